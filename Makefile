@@ -1,0 +1,40 @@
+PYTHON ?= python3
+BIN := .venv/bin
+PROTOS := $(wildcard protos/outrider/v1/*.proto)
+SETUP := .venv/.ready
+
+.PHONY: setup demo test up lint protos bench clean
+
+setup: $(SETUP)
+
+# torch goes first and pinned: its dependants would otherwise pull a build for GPUs of several GB.
+$(SETUP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet "pip>=25.1"
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[serve,model,bench]" --group dev
+	touch $(SETUP)
+
+demo: setup
+	$(BIN)/python -m services.demo
+
+up: setup
+	$(BIN)/python -m services
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/buf lint && $(BIN)/buf format --diff --exit-code
+	$(BIN)/python -m tests.stubs_are_current
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/pyright --warnings
+
+protos: setup
+	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. --grpc_python_out=. --mypy_grpc_out=. $(PROTOS)
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis

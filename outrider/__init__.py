@@ -1,0 +1,1 @@
+"""The outrider library: clients, contracts and what the services share."""

@@ -1,0 +1,1 @@
+"""What every service shares at its edge: server, channels, errors, configuration, telemetry."""

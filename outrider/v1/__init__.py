@@ -1,0 +1,1 @@
+"""Generated from protos/outrider/v1; regenerate with `make protos`."""

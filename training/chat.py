@@ -1,0 +1,26 @@
+"""Renders conversations with the chat template that is shipped with the model."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Template
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MODEL_DIR = Path(__file__).parent.parent / "models" / "tiny"
+Message = dict[str, object]
+
+
+@cache
+def template() -> Template:
+    """The compiled template. JSON is written plainly, as serving does: jinja's own filter escapes HTML and sorts keys."""
+    environment = ImmutableSandboxedEnvironment()
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    return environment.from_string((MODEL_DIR / "chat_template.jinja").read_text())
+
+
+def render(messages: list[Message], *, tools: list[dict] | None = None, thinking: bool = True) -> str:
+    """The text of a conversation, up to where the model goes on."""
+    return template().render(messages=messages, tools=tools, thinking=thinking, add_generation_prompt=True)

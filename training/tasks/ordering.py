@@ -1,0 +1,204 @@
+"""Comparing and sorting numbers: every decision is spelt out digit by digit before it is used."""
+
+from __future__ import annotations
+
+from random import Random
+
+from training.tasks import steps
+from training.tasks.arithmetic import number, pair
+from training.tasks.problem import Problem
+
+LARGER = (
+    "Which is larger, {a} or {b}?",
+    "Which is bigger, {a} or {b}?",
+    "Which number is larger, {a} or {b}?",
+    "Which is greater: {a} or {b}?",
+    "Which number is greater, {a} or {b}?",
+    "What is the larger of {a} and {b}?",
+    "Compare {a} and {b}. Which is larger?",
+    "Which one is bigger, {a} or {b}?",
+    "Pick the larger number: {a} or {b}.",
+    "Is {a} or {b} larger?",
+    "Is {a} or {b} bigger?",
+    "Which is more, {a} or {b}?",
+    "Find the larger of {a} and {b}.",
+    "Tell me which is larger, {a} or {b}.",
+    "which is larger {a} or {b}",
+)
+SMALLER = (
+    "Which is smaller, {a} or {b}?",
+    "Which number is smaller, {a} or {b}?",
+    "Which is less, {a} or {b}?",
+    "Which is smaller: {a} or {b}?",
+    "What is the smaller of {a} and {b}?",
+    "Compare {a} and {b}. Which is smaller?",
+    "Which one is smaller, {a} or {b}?",
+    "Pick the smaller number: {a} or {b}.",
+    "Is {a} or {b} smaller?",
+    "Find the smaller of {a} and {b}.",
+    "Which number is less, {a} or {b}?",
+    "Tell me which is smaller, {a} or {b}.",
+    "which is smaller {a} or {b}",
+)
+ASCENDING = (
+    "Sort {xs}",
+    "Sort {xs}.",
+    "Sort these numbers: {xs}",
+    "Sort the numbers {xs}.",
+    "Put these numbers in order: {xs}",
+    "Order {xs}.",
+    "Sort {xs} in ascending order.",
+    "Sort {xs} from smallest to largest.",
+    "Arrange {xs} in ascending order.",
+    "sort {xs}",
+    "Sort from small to large: {xs}",
+    "Please sort {xs}.",
+    "Can you sort {xs}?",
+    "Arrange these numbers from smallest to largest: {xs}",
+    "List {xs} in increasing order.",
+    "Put {xs} in ascending order.",
+    "Sort this list: {xs}",
+)
+DESCENDING = (
+    "Sort {xs} in descending order.",
+    "Sort {xs} from largest to smallest.",
+    "Arrange {xs} in descending order.",
+    "Sort these numbers from largest to smallest: {xs}",
+    "Put these numbers in descending order: {xs}",
+    "Sort from large to small: {xs}",
+    "List {xs} in decreasing order.",
+    "Order {xs} from largest to smallest.",
+)
+LARGEST = (
+    "What is the largest of {xs}?",
+    "Which is the largest: {xs}?",
+    "Find the largest number: {xs}",
+    "What is the maximum of {xs}?",
+    "Which number is the largest, {xs}?",
+    "Find the maximum of {xs}.",
+    "What is the biggest of {xs}?",
+    "Which is the biggest: {xs}?",
+)
+SMALLEST = (
+    "What is the smallest of {xs}?",
+    "Which is the smallest: {xs}?",
+    "Find the smallest number: {xs}",
+    "What is the minimum of {xs}?",
+    "Which number is the smallest, {xs}?",
+    "Find the minimum of {xs}.",
+)
+
+
+def neighbours(rng: Random) -> tuple[int, int]:
+    """Two numbers that are hard to tell apart: one digit changed, or two digits swapped."""
+    a = number(rng, max_digits=5, min_digits=2)
+    digits = list(str(a))
+    if rng.random() < 0.5:
+        i, j = rng.sample(range(len(digits)), 2)
+        digits[i], digits[j] = digits[j], digits[i]
+    else:
+        digits[rng.randrange(len(digits))] = str(rng.randrange(10))
+    return a, int("".join(digits))
+
+
+def comparing(rng: Random) -> Problem:
+    """Which of two numbers is larger, or smaller."""
+    a, b = neighbours(rng) if rng.random() < 0.5 else pair(rng, max_digits=5)
+    wants_larger = rng.random() < 0.55
+    low, high = min(a, b), max(a, b)
+    word, picked = ("larger", high) if wants_larger else ("smaller", low)
+    lines = [f"Compare {a} and {b}.", f"{steps.num_digits(a)}, {steps.num_digits(b)}.", steps.compare(a, b)]
+    if a == b:
+        lines.append("They are equal.")
+        answer = f"{a} and {b} are equal."
+    else:
+        lines += [f"larger: {high}", f"smaller: {low}", f"The question wants the {word} one: {picked}"]
+        answer = f"{picked} is {word}."
+    return Problem(
+        task="comparing",
+        key=f"{word} {a} {b}",
+        question=rng.choice(LARGER if wants_larger else SMALLER).format(a=a, b=b),
+        thinking="\n".join(lines),
+        answer=answer,
+    )
+
+
+def listed(numbers: list[int]) -> str:
+    """[5, 3] -> '5, 3'."""
+    return ", ".join(map(str, numbers))
+
+
+def written(rng: Random, numbers: list[int]) -> str:
+    """A list as people write it."""
+    style = rng.random()
+    if style < 0.65:
+        return listed(numbers)
+    if style < 0.85:
+        return f"{listed(numbers[:-1])} and {numbers[-1]}"
+    return " ".join(map(str, numbers)) if style < 0.95 else f"[{listed(numbers)}]"
+
+
+def some_numbers(rng: Random) -> list[int]:
+    """Two to six numbers; the longer the list, the shorter the numbers."""
+    length = rng.choice((2, 3, 3, 4, 4, 5, 6))
+    return [number(rng, max_digits=4 if length < 4 else 3 if length < 6 else 2) for _ in range(length)]
+
+
+def insert(ordered: list[int], item: int) -> list[str]:
+    """Puts an item in its place, comparing from the front; changes `ordered`."""
+    lines = [f"Take {item}."]
+    for i, other in enumerate(ordered):
+        lines.append(steps.compare(item, other))
+        if item <= other:
+            ordered.insert(i, item)
+            break
+    else:
+        ordered.append(item)
+    return [*lines, f"List: {listed(ordered)}"]
+
+
+def sorting(rng: Random) -> Problem:
+    """Sorts by insertion."""
+    numbers = some_numbers(rng)
+    descending = rng.random() < 0.25
+    lines = [
+        f"Sort {listed(numbers)}",
+        ", ".join(map(steps.num_digits, numbers)) + ".",
+        f"List: {numbers[0]}",
+    ]
+    ordered = numbers[:1]
+    for item in numbers[1:]:
+        lines += insert(ordered, item)
+    if descending:
+        ordered = ordered[::-1]
+        lines.append(f"Largest first: {listed(ordered)}")
+    else:
+        lines.append(f"Smallest first: {listed(ordered)}")
+    return Problem(
+        task="sorting",
+        key=f"{descending} {listed(numbers)}",
+        question=rng.choice(DESCENDING if descending else ASCENDING).format(xs=written(rng, numbers)),
+        thinking="\n".join(lines),
+        answer=listed(ordered),
+    )
+
+
+def extremes(rng: Random) -> Problem:
+    """The largest or the smallest of a list, keeping the best so far."""
+    numbers = some_numbers(rng)
+    word = rng.choice(("largest", "smallest"))
+    pick = max if word == "largest" else min
+    lines = [f"Find the {word} of {listed(numbers)}", ", ".join(map(steps.num_digits, numbers)) + "."]
+    best = numbers[0]
+    lines.append(f"{word} so far: {best}")
+    for item in numbers[1:]:
+        lines.append(steps.compare(item, best))
+        best = pick(best, item)
+        lines.append(f"{word} so far: {best}")
+    return Problem(
+        task="extremes",
+        key=f"{word} {listed(numbers)}",
+        question=rng.choice(LARGEST if word == "largest" else SMALLEST).format(xs=written(rng, numbers)),
+        thinking="\n".join(lines),
+        answer=f"The {word} is {best}.",
+    )

@@ -1,0 +1,104 @@
+"""What a backend must offer; a backend is a module, and the network calls nothing else.
+
+The rule that every kernel keeps: the bits of an output row depend on the weights, that row's inputs and its
+own context alone, never on how many rows are computed together or where in the batch the row stands.
+
+Dimension key: outrider/model/__init__.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from torch import Tensor
+
+from outrider.model.batch import Span
+
+Packed: TypeAlias = Any
+"""Weights or a plan in a backend's own form: what its pack_ and plan_ functions return, opaque to callers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The experts of each token in falling order of score; ties go to the lower expert."""
+
+    experts: Tensor  # [T, A] int64
+    weights: Tensor  # [T, A] fp32
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateRule:
+    """How scores become a choice: groups first (num_kept of num_groups), then experts."""
+
+    num_experts_per_token: int
+    num_groups: int
+    num_kept_groups: int
+    normalize_weights: bool
+    scaling: float
+
+
+class Kernels(Protocol):
+    """One backend."""
+
+    NAME: str
+    VERSION: int
+
+    def pack_linear(self, weight: Tensor) -> Packed:
+        """Take a weight [N, K]."""
+        ...
+
+    def linear(self, x: Tensor, weight: Packed) -> Tensor:
+        """[T, K] -> [T, N]."""
+        ...
+
+    def pack_head_linear(self, weight: Tensor) -> Packed:
+        """Take one weight [K, N] for each head: [H, K, N]."""
+        ...
+
+    def head_linear(self, x: Tensor, weight: Packed) -> Tensor:
+        """[T, H, K] -> [T, H, N], each head by its own weight."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        """x / sqrt(mean(x^2) + epsilon) * weight over the last dimension, in fp32, rounded once."""
+        ...
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+        """Turn the pairs of x [T, H, P] by the angles [T, P / 2]; the result holds halves, not neighbours."""
+        ...
+
+    def silu_product(self, gate_up: Tensor) -> Tensor:
+        """silu(left half) * right half: [T, 2 F] -> [T, F]."""
+        ...
+
+    def plan_attention(
+        self, spans: Sequence[Span], positions: Tensor, block_size: int, num_queries_per_key: int
+    ) -> Packed:
+        """Lay out the attention of a step once for all layers."""
+        ...
+
+    def latent_attention(
+        self, query: Tensor, cache: Tensor, plan: Packed, scale: float, latent_width: int
+    ) -> Tensor:
+        """Absorbed MLA: queries [T, H, C + P] over cache rows [slots, C + P] -> mixed latents [T, H, C]."""
+        ...
+
+    def grouped_attention(self, query: Tensor, cache: Tensor, plan: Packed, scale: float) -> Tensor:
+        """Queries [T, H, P] over cache rows [slots, 2 G P] (keys, then values) -> [T, H, P]."""
+        ...
+
+    def gate(self, logits: Tensor, bias: Tensor, rule: GateRule) -> Choice:
+        """Choose experts by sigmoid(logits) + bias, weigh them by sigmoid(logits): logits [T, E] fp32."""
+        ...
+
+    def pack_experts(self, gate_up: Sequence[Tensor], down: Sequence[Tensor]) -> Packed:
+        """Take each expert's weights [2 F, D] and [D, F]."""
+        ...
+
+    def experts(self, x: Tensor, choice: Choice, weights: Packed) -> Tensor:
+        """The chosen experts' outputs, unweighted and unsummed: [T, D] -> [T, A, D]."""
+        ...
+
+    def combine(self, outputs: Tensor, choice: Choice, shared: Tensor | None) -> Tensor:
+        """Weigh [T, A, D] and add in the token's own order in fp32, the shared expert last: -> [T, D]."""
+        ...

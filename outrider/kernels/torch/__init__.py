@@ -1,0 +1,32 @@
+"""The reference backend: plain torch, on any processor; the other backends are compared with it."""
+
+from outrider.kernels.torch.attention import grouped_attention, latent_attention
+from outrider.kernels.torch.attention_plan import plan_attention
+from outrider.kernels.torch.experts import combine, experts, pack_experts
+from outrider.kernels.torch.gate import gate
+from outrider.kernels.torch.linear import head_linear, linear, pack_head_linear, pack_linear
+from outrider.kernels.torch.rms_norm import rms_norm
+from outrider.kernels.torch.rotate import rotate
+from outrider.kernels.torch.silu_product import silu_product
+
+NAME = "torch"
+VERSION = 1  # raise it whenever the bits of any kernel change
+
+__all__ = [
+    "NAME",
+    "VERSION",
+    "combine",
+    "experts",
+    "gate",
+    "grouped_attention",
+    "head_linear",
+    "latent_attention",
+    "linear",
+    "pack_experts",
+    "pack_head_linear",
+    "pack_linear",
+    "plan_attention",
+    "rms_norm",
+    "rotate",
+    "silu_product",
+]

@@ -1,0 +1,121 @@
+"""The two kinds of attention layer; each writes its tokens into the cache, then attends over it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from outrider.kernels.interface import Kernels, Packed
+from outrider.model.config import (
+    LATENT_NORM_EPSILON,
+    GroupedAttentionConfig,
+    LatentAttentionConfig,
+    ModelConfig,
+)
+from outrider.model.reader import Reader
+from outrider.model.rotary import Angles
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepContext:
+    """What every attention layer of a step shares."""
+
+    slots: Tensor  # [T]
+    angles: Angles
+    plan: Packed
+
+
+class Attention(Protocol):
+    """One attention layer: [T, D] -> [T, D]."""
+
+    def __call__(self, x: Tensor, cache: Tensor, context: StepContext) -> Tensor: ...
+
+
+class LatentAttention:
+    """Multi-head latent attention in its absorbed form: keys and values are never decompressed.
+
+    A query is carried into the latent space by its head's key matrix, and what it reads there is carried out by
+    the value matrix.
+    """
+
+    def __init__(
+        self, model: ModelConfig, config: LatentAttentionConfig, reader: Reader, kernels: Kernels
+    ) -> None:
+        self._config = config
+        self._kernels = kernels
+        self._scale = model.softmax_scale
+        latent = reader("kv_a_proj_with_mqa.weight")
+        # The query's first product has the same input as the latent's: one product computes both.
+        first = "q_a_proj.weight" if config.query_rank else "q_proj.weight"
+        self._inward = kernels.pack_linear(torch.cat([latent, reader(first)]))
+        self._latent_norm = reader("kv_a_layernorm.weight")
+        if config.query_rank:
+            self._query_norm = reader("q_a_layernorm.weight")
+            self._query_up = kernels.pack_linear(reader("q_b_proj.weight"))
+        both = reader("kv_b_proj.weight").unflatten(0, (config.num_heads, -1))
+        key_up, value_up = both.split([config.plain_width, config.value_width], dim=1)  # [H, width, C]
+        self._key_up = kernels.pack_head_linear(key_up)
+        self._value_up = kernels.pack_head_linear(value_up.transpose(1, 2))
+        self._outward = kernels.pack_linear(reader("o_proj.weight"))
+
+    def __call__(self, x: Tensor, cache: Tensor, context: StepContext) -> Tensor:
+        latent, query = self._kernels.linear(x, self._inward).tensor_split([self._config.kv_width], dim=1)
+        self._write(latent, cache, context)
+        plain, turned = self._heads(query).split([self._config.plain_width, self._config.rotary_width], dim=2)
+        absorbed = self._kernels.head_linear(plain, self._key_up)
+        query = torch.cat([absorbed, self._rotate(turned, context)], dim=2)  # [T, H, C + P]
+        mixed = self._kernels.latent_attention(
+            query, cache, context.plan, self._scale, self._config.latent_width
+        )
+        return self._kernels.linear(
+            self._kernels.head_linear(mixed, self._value_up).flatten(1), self._outward
+        )
+
+    def _write(self, latent: Tensor, cache: Tensor, context: StepContext) -> None:
+        compressed, turned = latent.split([self._config.latent_width, self._config.rotary_width], dim=1)
+        compressed = self._kernels.rms_norm(compressed, self._latent_norm, LATENT_NORM_EPSILON)
+        turned = self._rotate(turned[:, None], context)[:, 0]
+        cache.index_copy_(0, context.slots, torch.cat([compressed, turned], dim=1))
+
+    def _heads(self, query: Tensor) -> Tensor:
+        if self._config.query_rank:
+            query = self._kernels.rms_norm(query, self._query_norm, LATENT_NORM_EPSILON)
+            query = self._kernels.linear(query, self._query_up)
+        return query.unflatten(1, (self._config.num_heads, -1))
+
+    def _rotate(self, x: Tensor, context: StepContext) -> Tensor:
+        return self._kernels.rotate(x, context.angles.cos, context.angles.sin, context.angles.interleaved)
+
+
+class GroupedAttention:
+    """Grouped-query attention: several query heads share a key and a value head."""
+
+    def __init__(
+        self, model: ModelConfig, config: GroupedAttentionConfig, reader: Reader, kernels: Kernels
+    ) -> None:
+        self._config = config
+        self._kernels = kernels
+        self._scale = model.softmax_scale
+        names = ("q_proj.weight", "k_proj.weight", "v_proj.weight")
+        self._inward = kernels.pack_linear(torch.cat([reader(name) for name in names]))
+        self._outward = kernels.pack_linear(reader("o_proj.weight"))
+
+    def __call__(self, x: Tensor, cache: Tensor, context: StepContext) -> Tensor:
+        heads = self._kernels.linear(x, self._inward).unflatten(1, (-1, self._config.head_width))
+        H, G = self._config.num_heads, self._config.num_kv_heads
+        turned, values = heads.split([H + G, G], dim=1)
+        turned = self._kernels.rotate(
+            turned, context.angles.cos, context.angles.sin, context.angles.interleaved
+        )
+        query, keys = turned.split([H, G], dim=1)
+        cache.index_copy_(0, context.slots, torch.cat([keys, values], dim=1).flatten(1))
+        mixed = self._kernels.grouped_attention(query, cache, context.plan, self._scale)
+        return self._kernels.linear(mixed.flatten(1), self._outward)
+
+
+def load_attention(model: ModelConfig, reader: Reader, kernels: Kernels) -> Attention:
+    """The kind of attention that the config names."""
+    if isinstance(model.attention, LatentAttentionConfig):
+        return LatentAttention(model, model.attention, reader, kernels)
+    return GroupedAttention(model, model.attention, reader, kernels)

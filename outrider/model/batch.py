@@ -1,0 +1,37 @@
+"""What one forward pass computes and what it gives back."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """The rows of one sequence in a batch, and where its KV cache lies."""
+
+    first_row: int
+    num_rows: int
+    num_context: int  # tokens in the KV cache after this step
+    block_ids: list[int] | Tensor  # blocks of tokens 0 .. num_context - 1, in order
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardBatch:
+    """New tokens of any mix of sequences: prompts, decoding, drafts and recomputation alike.
+
+    The rows of a span are the last num_rows of its num_context tokens, in order.
+    """
+
+    token_ids: Tensor  # [T] int64, rows of all sequences one after another
+    positions: Tensor  # [T] int64, index of each token in its sequence
+    slots: Tensor  # [T] int64, block_id * block_size + offset of each token
+    spans: tuple[Span, ...]
+    logit_rows: Tensor  # [R] int64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardResult:
+    """Logits of the wanted rows, and how many experts each MoE layer woke."""
+
+    logits: Tensor  # [R, V] fp32
+    num_distinct_experts: list[int]  # one per MoE layer

@@ -1,0 +1,84 @@
+"""The two kinds of feed-forward layer: dense, and a mixture of experts."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from outrider.kernels.interface import GateRule, Kernels
+from outrider.model.config import ModelConfig, MoeConfig
+from outrider.model.reader import Reader
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedForwardResult:
+    """A layer's output, and the number of experts it woke (None: it has none)."""
+
+    output: Tensor  # [T, D]
+    num_distinct_experts: int | None
+
+
+class FeedForward(Protocol):
+    """One feed-forward layer."""
+
+    def __call__(self, x: Tensor) -> FeedForwardResult: ...
+
+
+class DenseFeedForward:
+    """down(silu(gate(x)) * up(x)), gate and up computed as one product."""
+
+    def __init__(self, reader: Reader, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._gate_up = kernels.pack_linear(read_gate_up(reader))
+        self._down = kernels.pack_linear(reader("down_proj.weight"))
+
+    def apply(self, x: Tensor) -> Tensor:
+        hidden = self._kernels.silu_product(self._kernels.linear(x, self._gate_up))
+        return self._kernels.linear(hidden, self._down)
+
+    def __call__(self, x: Tensor) -> FeedForwardResult:
+        return FeedForwardResult(output=self.apply(x), num_distinct_experts=None)
+
+
+class MoeFeedForward:
+    """Routed experts chosen by a gate, plus the shared experts, which are one dense block."""
+
+    def __init__(self, config: MoeConfig, reader: Reader, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._rule = GateRule(
+            num_experts_per_token=config.num_experts_per_token,
+            num_groups=config.num_groups,
+            num_kept_groups=config.num_kept_groups,
+            normalize_weights=config.normalize_weights,
+            scaling=config.scaling,
+        )
+        # The gate is fp32 in every type: a near tie decided by rounding would wake another expert.
+        self._gate = kernels.pack_linear(reader("gate.weight", torch.float32))
+        self._bias = reader("gate.e_score_correction_bias", torch.float32)
+        scopes = [reader.within(f"experts.{e}.") for e in range(config.num_experts)]
+        self._experts = kernels.pack_experts(
+            [read_gate_up(scope) for scope in scopes], [scope("down_proj.weight") for scope in scopes]
+        )
+        shared = reader.within("shared_experts.")
+        self._shared = DenseFeedForward(shared, kernels) if config.num_shared_experts else None
+
+    def __call__(self, x: Tensor) -> FeedForwardResult:
+        choice = self._kernels.gate(self._kernels.linear(x.float(), self._gate), self._bias, self._rule)
+        outputs = self._kernels.experts(x, choice, self._experts)
+        shared = self._shared.apply(x) if self._shared else None
+        return FeedForwardResult(
+            output=self._kernels.combine(outputs, choice, shared),
+            num_distinct_experts=int(torch.bincount(choice.experts.flatten()).count_nonzero()),
+        )
+
+
+def read_gate_up(reader: Reader) -> Tensor:
+    return torch.cat([reader("gate_proj.weight"), reader("up_proj.weight")])
+
+
+def load_feed_forward(model: ModelConfig, layer: int, reader: Reader, kernels: Kernels) -> FeedForward:
+    """The kind of feed-forward that the config names for this layer."""
+    if model.moe and model.is_moe(layer):
+        return MoeFeedForward(model.moe, reader, kernels)
+    return DenseFeedForward(reader, kernels)

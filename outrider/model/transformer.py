@@ -1,0 +1,126 @@
+"""The network: layers of attention and feed-forward between an embedding and a head."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from outrider.kernels import load_kernels
+from outrider.kernels.interface import Kernels
+from outrider.model.attention import Attention, StepContext, load_attention
+from outrider.model.batch import ForwardBatch, ForwardResult
+from outrider.model.checkpoint import Checkpoint
+from outrider.model.config import GroupedAttentionConfig, ModelConfig
+from outrider.model.feed_forward import FeedForward, load_feed_forward
+from outrider.model.kv_cache import KVCache
+from outrider.model.numerics import Numerics, checkpoint_digest, instruction_set
+from outrider.model.reader import Meter, Progress, Reader
+from outrider.model.rotary import Rotary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One layer's norms and its two blocks."""
+
+    attention_norm: Tensor
+    attention: Attention
+    feed_forward_norm: Tensor
+    feed_forward: FeedForward
+
+
+class Transformer:
+    """A loaded model; `forward` is its only way to compute, whatever the tokens are for."""
+
+    def __init__(self, config: ModelConfig, reader: Reader, kernels: Kernels, numerics_id: str) -> None:
+        self.config = config
+        self.numerics_id = numerics_id
+        self.dtype = reader.dtype
+        self.device = reader.device
+        self._kernels = kernels
+        self._embedding = reader("model.embed_tokens.weight")
+        self._layers = [
+            load_layer(config, layer, reader.within(f"model.layers.{layer}."), kernels)
+            for layer in range(config.num_layers)
+        ]
+        self._norm = reader("model.norm.weight")
+        head = self._embedding if config.tied_embeddings else reader("lm_head.weight")
+        self._head = kernels.pack_linear(head)
+        self._rotary = Rotary(config.rotary, self.device)
+
+    @classmethod
+    @torch.inference_mode()
+    def load(
+        cls,
+        directory: Path,
+        *,
+        dtype: torch.dtype | None = None,
+        device: str | torch.device = "cpu",
+        backend: str = "torch",
+        progress: Progress | None = None,
+    ) -> "Transformer":
+        """Load a Hugging Face directory; raises ModelError, before reading weights where it can.
+
+        Call torch.set_num_threads before: the number of threads is part of the numerics id. Without dtype the
+        weights keep the type they are stored in.
+        """
+        config = ModelConfig.from_directory(directory)
+        checkpoint = Checkpoint.open(directory)
+        checkpoint.check(config)
+        kernels = load_kernels(backend)
+        dtype = dtype or checkpoint.dtype
+        numerics = Numerics(
+            checkpoint=checkpoint_digest(directory / "config.json", checkpoint.files),
+            backend=kernels.NAME,
+            kernel_version=kernels.VERSION,
+            dtype=str(dtype),
+            instruction_set=instruction_set(),
+            library=torch.__version__,
+            num_threads=torch.get_num_threads(),
+            num_ranks=1,
+        )
+        meter = Meter(total=checkpoint.num_expected_bytes(config), report=progress)
+        reader = Reader(checkpoint=checkpoint, dtype=dtype, device=torch.device(device), meter=meter)
+        return cls(config, reader, kernels, numerics.id)
+
+    def new_kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
+        return KVCache.allocate(self.config, num_blocks, block_size, self.dtype, self.device)
+
+    def kv_bytes_per_block(self, block_size: int) -> int:
+        return self.config.num_layers * block_size * self.config.attention.kv_width * self.dtype.itemsize
+
+    @torch.inference_mode()
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> ForwardResult:
+        """Compute the batch's tokens, write them into the cache, and return the logits of the wanted rows."""
+        context = self._step_context(batch, kv_cache.block_size)
+        x = self._embedding[batch.token_ids]
+        num_distinct_experts: list[int] = []
+        for layer, cache in zip(self._layers, kv_cache.layers, strict=True):
+            x = x + layer.attention(self._normalize(x, layer.attention_norm), cache, context)
+            result = layer.feed_forward(self._normalize(x, layer.feed_forward_norm))
+            x = x + result.output
+            if result.num_distinct_experts is not None:
+                num_distinct_experts.append(result.num_distinct_experts)
+        logits = self._kernels.linear(self._normalize(x[batch.logit_rows], self._norm), self._head)
+        return ForwardResult(logits=logits.float(), num_distinct_experts=num_distinct_experts)
+
+    def _step_context(self, batch: ForwardBatch, block_size: int) -> StepContext:
+        attention = self.config.attention
+        grouped = isinstance(attention, GroupedAttentionConfig)
+        num_queries_per_key = (
+            attention.num_heads // attention.num_kv_heads if grouped else attention.num_heads
+        )
+        plan = self._kernels.plan_attention(batch.spans, batch.positions, block_size, num_queries_per_key)
+        return StepContext(slots=batch.slots, angles=self._rotary.angles(batch.positions), plan=plan)
+
+    def _normalize(self, x: Tensor, weight: Tensor) -> Tensor:
+        return self._kernels.rms_norm(x, weight, self.config.norm_epsilon)
+
+
+def load_layer(config: ModelConfig, layer: int, reader: Reader, kernels: Kernels) -> Layer:
+    return Layer(
+        attention_norm=reader("input_layernorm.weight"),
+        attention=load_attention(config, reader.within("self_attn."), kernels),
+        feed_forward_norm=reader("post_attention_layernorm.weight"),
+        feed_forward=load_feed_forward(config, layer, reader.within("mlp."), kernels),
+    )

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 C = typing.TypeVar("C")
@@ -31,7 +31,7 @@ _PARSERS: dict[type, Callable[[str], object]] = {
 
 
 def _parse(kind: object, text: str) -> object:
-    """Parses `text` as `kind`: bool, int, float, str, Path, `X | None` or a comma-separated `tuple[X, ...]`."""
+    """Parses `text` as `kind`: a type of _PARSERS, `X | None` or a comma-separated `tuple[X, ...]`."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         (inner,) = (member for member in typing.get_args(kind) if member is not type(None))
         return _parse(inner, text) if text else None
@@ -44,30 +44,48 @@ def _parse(kind: object, text: str) -> object:
 def load_config(cls: type[C], prefix: str, environ: Mapping[str, str] = os.environ) -> C:
     """Fills the dataclass `cls` from variables named `{prefix}_{FIELD}`; unset ones keep their default.
 
+    The fields of a field that is itself a dataclass share the prefix, and keep the defaults of its instance.
     Raises ConfigError, naming the variable, for a value that does not parse, a required one that is missing,
-    a variable of this prefix that no field has, and a value that the class's own `__post_init__` refuses.
+    a variable of this prefix that no field has, and a value that a class's own `__post_init__` refuses.
     """
-    hints = typing.get_type_hints(cls)
-    names = {f"{prefix}_{name.upper()}": name for name in hints}
+    known = set(_variables(cls, prefix))
     for variable in environ:
-        if variable.startswith(f"{prefix}_") and variable not in names:
-            raise ConfigError(f"{variable} is not a setting; there are {', '.join(sorted(names))}")
+        if variable.startswith(f"{prefix}_") and variable not in known:
+            raise ConfigError(f"{variable} is not a setting; there are {', '.join(sorted(known))}")
+    return _build(cls, prefix, environ, dataclasses.MISSING)
+
+
+def _variables(cls: type, prefix: str) -> Iterator[str]:
+    for name, kind in typing.get_type_hints(cls).items():
+        if dataclasses.is_dataclass(kind):
+            yield from _variables(typing.cast(type, kind), prefix)
+        else:
+            yield f"{prefix}_{name.upper()}"
+
+
+def _build(cls: type[C], prefix: str, environ: Mapping[str, str], defaults: object) -> C:
+    """Makes a `cls`; fields without a variable take their values from `defaults`, an instance or MISSING."""
+    hints = typing.get_type_hints(cls)
     values: dict[str, object] = {}
-    for variable, name in names.items():
-        if variable in environ:
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        kind, variable = hints[field.name], f"{prefix}_{field.name.upper()}"
+        default = getattr(defaults, field.name, _default(field))
+        if dataclasses.is_dataclass(kind):
+            values[field.name] = _build(typing.cast(type, kind), prefix, environ, default)
+        elif variable in environ:
             try:
-                values[name] = _parse(hints[name], environ[variable])
+                values[field.name] = _parse(kind, environ[variable])
             except ValueError as error:
                 raise ConfigError(f"{variable}={environ[variable]!r}: {error}") from None
-    required = (field.name for field in dataclasses.fields(cls) if _is_required(field))  # type: ignore[arg-type]
-    for name in required:
-        if name not in values:
-            raise ConfigError(f"{prefix}_{name.upper()} must be set")
+        elif default is dataclasses.MISSING:
+            raise ConfigError(f"{variable} must be set")
+        else:
+            values[field.name] = default
     try:
         return cls(**values)
     except ValueError as error:
         raise ConfigError(f"{prefix}_*: {error}") from None
 
 
-def _is_required(field: dataclasses.Field) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+def _default(field: dataclasses.Field) -> object:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()

@@ -1,0 +1,56 @@
+"""The health of a service, as grpc.health.v1 and as /healthz show it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+from grpc_health.v1 import health_pb2 as pb
+from grpc_health.v1 import health_pb2_grpc
+
+from outrider.rpc.errors import NotFound
+
+
+class Health(health_pb2_grpc.HealthServicer):
+    """Answers for the named service and for the server as a whole (""); starts as NOT_SERVING.
+
+    The servicer of grpcio-health-checking starts as SERVING and forgets watchers when one of them leaves.
+    """
+
+    def __init__(self, service: str) -> None:
+        self._names = ("", service)
+        self._serving = False
+        self._changed = asyncio.Event()
+
+    @property
+    def serving(self) -> bool:
+        """Whether requests can be answered now."""
+        return self._serving
+
+    @serving.setter
+    def serving(self, serving: bool) -> None:
+        self._serving = serving
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _response(self, name: str) -> pb.HealthCheckResponse:
+        if name not in self._names:
+            return pb.HealthCheckResponse(status=pb.HealthCheckResponse.SERVICE_UNKNOWN)
+        status = pb.HealthCheckResponse.SERVING if self._serving else pb.HealthCheckResponse.NOT_SERVING
+        return pb.HealthCheckResponse(status=status)
+
+    async def Check(  # noqa: N802
+        self, request: pb.HealthCheckRequest, context: grpc.aio.ServicerContext
+    ) -> pb.HealthCheckResponse:
+        """Answers once."""
+        if request.service not in self._names:
+            raise NotFound(f"no service {request.service!r} here", field="service")
+        return self._response(request.service)
+
+    async def Watch(  # noqa: N802
+        self, request: pb.HealthCheckRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.HealthCheckResponse]:
+        """Answers now and after each change."""
+        while True:
+            changed = self._changed
+            yield self._response(request.service)
+            await changed.wait()

@@ -1,0 +1,63 @@
+"""The HTTP side of a service: /healthz, /metrics and whatever routes it adds, in the service's own loop."""
+
+import contextlib
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import prometheus_client
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from outrider.rpc.health import Health
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the signals to the gRPC server, which drains both."""
+        yield
+
+
+class HttpServer:
+    """Serves one Starlette application until `stop` is called."""
+
+    def __init__(self, health: Health, routes: Sequence[BaseRoute], *, drain_seconds: float) -> None:
+        self._health = health
+        self._drain_seconds = drain_seconds
+        own = (Route("/healthz", self._healthz), Route("/metrics", _metrics))
+        self._application = Starlette(routes=[*own, *routes])
+        self._server: _Uvicorn | None = None
+
+    async def serve(self, listener: socket.socket, certificate: Path | None, key: Path | None) -> None:
+        """Answers requests until `stop`, and then those in flight for the drain time."""
+        config = uvicorn.Config(
+            self._application,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+            # Zero would mean no limit to uvicorn.
+            timeout_graceful_shutdown=max(1, round(self._drain_seconds)),
+        )
+        self._server = _Uvicorn(config)
+        await self._server.serve(sockets=[listener])
+
+    def stop(self) -> None:
+        """Lets the requests in flight end, then makes `serve` return."""
+        if self._server is not None:
+            self._server.should_exit = True
+
+    async def _healthz(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n") if self._health.serving else PlainTextResponse("not serving\n", 503)
+
+
+async def _metrics(request: Request) -> Response:
+    return Response(
+        prometheus_client.generate_latest(), headers={"content-type": prometheus_client.CONTENT_TYPE_LATEST}
+    )

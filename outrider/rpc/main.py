@@ -1,0 +1,51 @@
+"""How a service's process begins and ends."""
+
+import os
+import sys
+from collections.abc import Awaitable, Callable
+
+import structlog
+import uvloop
+
+from outrider.rpc.config import ConfigError
+from outrider.rpc.telemetry import configure_logging, configure_tracing
+
+
+def run_service(name: str, main: Callable[[], Awaitable[None]]) -> None:
+    """Runs `main` with logs and traces named after the service, and exits with its status.
+
+    A ConfigError is one line on stderr and status 2; any other error is logged, status 1.
+    """
+    configure_logging(name)
+    provider = configure_tracing(name)
+
+    async def run() -> None:
+        await main()
+
+    status = 0
+    try:
+        uvloop.run(run())
+    except KeyboardInterrupt:
+        status = 130
+    except BaseException as error:
+        status = _report(name, error)
+    provider.shutdown()
+    sys.exit(status)
+
+
+def _report(name: str, error: BaseException) -> int:
+    if isinstance(error, SystemExit):
+        raise error
+    config_error = _find_config_error(error)
+    if config_error is None:
+        structlog.get_logger().critical("service_failed", exc_info=error)
+        return 1
+    sys.stderr.write(f"outrider {name}: {config_error}{os.linesep}")
+    return 2
+
+
+def _find_config_error(error: BaseException) -> ConfigError | None:
+    if isinstance(error, ConfigError):
+        return error
+    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return next(filter(None, map(_find_config_error, inner)), None)

@@ -1,0 +1,126 @@
+"""The client for asyncio: the twin of `outrider.client.sync`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import grpc
+
+from outrider.client.answer import Answer, Delta
+from outrider.client.channel import CHANNEL_OPTIONS, DEFAULT_TARGET, ClientTls, metadata_of
+from outrider.client.question import Messages, Options, Tools, chat_request, generate_request
+from outrider.client.status import error_of
+from outrider.client.transcript import Transcript
+from outrider.v1 import gateway_pb2 as pb
+from outrider.v1 import gateway_pb2_grpc
+
+
+class AsyncStream:
+    """An answer as it grows: iterate it for deltas, or await `result()` for the whole."""
+
+    def __init__(self, ask: Callable[..., Any], transcript: Transcript, metadata: tuple) -> None:
+        self._ask = ask
+        self._transcript = transcript
+        self._metadata = metadata
+        self._call = self._start()
+        self._deltas = self._receive()
+
+    def _start(self) -> Any:
+        transcript = self._transcript
+        return self._ask(transcript.request(), timeout=transcript.time_left(), metadata=self._metadata)
+
+    async def _receive(self) -> AsyncIterator[Delta]:
+        while self._transcript.finished is None:
+            try:
+                async for response in self._call:
+                    delta = self._transcript.receive(response)
+                    if delta is not None:
+                        yield delta
+                return
+            except grpc.RpcError as error:
+                await asyncio.sleep(self._transcript.pause_after(error))
+                self._call = self._start()
+
+    def __aiter__(self) -> AsyncIterator[Delta]:
+        return self
+
+    async def __anext__(self) -> Delta:
+        return await anext(self._deltas)
+
+    async def result(self) -> Answer:
+        """Waits for the end and returns the whole answer."""
+        async for _ in self:
+            pass
+        return self._transcript.answer()
+
+    def cancel(self) -> None:
+        """Ends the request; what it computed is dropped."""
+        self._call.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+
+class AsyncClient:
+    """Asks one gateway; made inside a running loop. Errors are those of `outrider.rpc.errors`."""
+
+    def __init__(
+        self, target: str = DEFAULT_TARGET, *, key: str | None = None, tls: ClientTls | None = None
+    ) -> None:
+        self._metadata = metadata_of(key)
+        self._channel = (
+            grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+            if tls is None
+            else grpc.aio.secure_channel(target, tls.credentials(), options=CHANNEL_OPTIONS)
+        )
+        self._stub = gateway_pb2_grpc.GatewayServiceStub(self._channel)
+
+    def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> AsyncStream:
+        """Continues a prompt: text, or token ids."""
+        request = generate_request(prompt, options)
+        return AsyncStream(self._stub.Generate, Transcript(request, options.get("timeout")), self._metadata)
+
+    def chat(
+        self,
+        messages: Messages,
+        *,
+        tools: Tools = (),
+        thinking: bool | None = None,
+        template_options: Mapping[str, Any] | None = None,
+        **options: Unpack[Options],
+    ) -> AsyncStream:
+        """Answers a conversation; a string is one user's turn."""
+        request = chat_request(messages, tools, thinking, template_options or {}, options)
+        return AsyncStream(self._stub.Chat, Transcript(request, options.get("timeout")), self._metadata)
+
+    async def models(self, timeout: float | None = None) -> list[pb.Model]:  # noqa: ASYNC109
+        """Lists the models that can be asked."""
+        return list((await self._unary(self._stub.ListModels, pb.ListModelsRequest(), timeout)).models)
+
+    async def stats(self, timeout: float | None = None) -> list[pb.SchedulerStats]:  # noqa: ASYNC109
+        """Reports the load of the schedulers behind the gateway."""
+        return list((await self._unary(self._stub.GetStats, pb.GetStatsRequest(), timeout)).schedulers)
+
+    async def _unary(self, ask: Callable[..., Any], request: Any, seconds: float | None) -> Any:
+        try:
+            return await ask(request, timeout=seconds, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise error_of(error) from None
+
+    async def close(self) -> None:
+        """Closes the channel; streams that still run end as cancelled."""
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()

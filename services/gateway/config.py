@@ -1,0 +1,69 @@
+"""The gateway's settings, from OUTRIDER_GATEWAY_*."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from outrider.rpc.channel import ChannelTls
+from outrider.rpc.config import load_config
+from outrider.rpc.server import Listen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one request may ask for."""
+
+    max_prompt_tokens: int = 262_144
+    max_stop_strings: int = 16
+    max_stop_string_length: int = 256
+    max_bad_words: int = 256
+    max_grammar_bytes: int = 65_536
+    grammar_seconds: float = 5.0
+    # Requests in flight over all clients; more are refused.
+    max_num_requests: int = 1024
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value > 0:
+                raise ValueError(f"{name} must be positive, is {value:g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All settings of a gateway."""
+
+    schedulers: tuple[str, ...]
+    model_dir: Path
+    # Empty: the directory's name.
+    model_name: str = ""
+    # A JSON list of {"sha256", "tenant", "weight"}. Unset: no keys are asked for.
+    keys_file: Path | None = None
+    # What requests leave unset. Unset here too: the model's generation_config.json.
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    listen: Listen = field(default_factory=lambda: Listen(grpc_port=50051, http_port=8080))
+    tls: ChannelTls = field(default_factory=ChannelTls)
+
+    def __post_init__(self) -> None:
+        if not self.schedulers:
+            raise ValueError("schedulers must name at least one HOST:PORT")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> Self:
+        """Reads the environment; raises ConfigError naming the variable that is wrong."""
+        return load_config(cls, "OUTRIDER_GATEWAY", environ)
+
+    @property
+    def name(self) -> str:
+        """Returns the model's name."""
+        return self.model_name or self.model_dir.resolve().name
+
+    @property
+    def sampling_defaults(self) -> dict[str, float]:
+        """Returns the sampling parameters that are set here."""
+        values = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+        return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,1 @@
+"""The local stack: the four services as supervised processes of one machine."""

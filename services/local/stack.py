@@ -1,0 +1,81 @@
+"""The four services together: started in order, watched, stopped the other way round."""
+
+import asyncio
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from services.local.child import Child, Report
+from services.local.settings import DRAIN_SECONDS, Settings, programs
+
+# Beyond the drain time, for a process to clean up on a busy machine.
+CLEAN_UP_SECONDS = 8
+
+
+class Stack:
+    """Runs the services while its context is open. Leaving it leaves no process behind."""
+
+    def __init__(self, settings: Settings, *, report: Report, verbose: bool = False) -> None:
+        """`verbose`: the services log to our stderr, else to files in `log_directory`."""
+        settings.check()
+        found = programs(settings)
+        self._report = report
+        self.log_directory = None if verbose else Path(tempfile.mkdtemp(prefix="outrider-"))
+        self.children = {
+            program.service: Child(program, log_path=self._log_path(program.service), report=report)
+            for program in found
+        }
+        self.grpc_address = found[-1].address
+        self.http_address = f"127.0.0.1:{found[-1].environment['OUTRIDER_GATEWAY_HTTP_PORT']}"
+        self._tasks = asyncio.TaskGroup()
+
+    def _log_path(self, service: str) -> Path | None:
+        return self.log_directory / f"{service}.log" if self.log_directory else None
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        for child in self.children.values():
+            self._tasks.create_task(child.supervise())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            for child in reversed(self.children.values()):
+                await child.stop(DRAIN_SECONDS + CLEAN_UP_SECONDS)
+        finally:
+            await self._tasks.__aexit__(kind, error, traceback)
+        # Kept after an error: the logs say why.
+        if self.log_directory is not None:
+            shutil.rmtree(self.log_directory, ignore_errors=True)
+
+    async def wait_until_ready(self) -> None:
+        """Returns when every service serves; reports each as it does, and what a slow one is busy with."""
+        began = time.monotonic()
+        for child in self.children.values():
+            progress = _Progress(child, self._report)
+            await child.wait_until_serving(progress.tell)
+            self._report(f"{child.program.service} serves after {time.monotonic() - began:.1f} s")
+
+
+class _Progress:
+    """Reports what a child is busy with: every two seconds, if there is news."""
+
+    def __init__(self, child: Child, report: Report) -> None:
+        self._child = child
+        self._report = report
+        self._told_at = time.monotonic()
+        self._told = ""
+
+    def tell(self) -> None:
+        if time.monotonic() - self._told_at < 2:
+            return
+        self._told_at = time.monotonic()
+        event = self._child.last_event()
+        if event and event != self._told:
+            self._report(f"{self._child.program.service}: {event}")
+            self._told = event

@@ -1,0 +1,146 @@
+"""`outrider plan`: what a step of a model must read, from its config.json alone."""
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from outrider.cli.connection import read
+from outrider.cli.parser import UsageError
+
+# Bytes per second that one device reads from its memory, by its data sheet.
+BANDWIDTHS = {"A100": 2.0e12, "H100": 3.35e12, "H200": 4.8e12, "B200": 8.0e12, "MI300X": 5.3e12}
+NUM_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+BF16 = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step of `num_tokens` tokens, if each picks its experts for itself."""
+
+    num_tokens: int
+    num_distinct_experts: float
+    bytes: int
+    milliseconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The numbers of a model that decide what it reads."""
+
+    num_layers: int
+    num_dense_layers: int
+    num_experts: int
+    num_experts_per_token: int
+    # Weights of one layer's parts.
+    attention: int
+    dense: int
+    expert: int
+    shared: int
+    gate: int
+    head: int
+    latent: int
+    # Bytes per weight of the routed experts, and of the other products but gate and head.
+    expert_bytes: float
+    linear_bytes: float
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Reads the config of a model with latent attention; raises KeyError for one without its fields."""
+        text = config.get("text_config", config)
+        expert_bytes, linear_bytes = _bytes_per_weight(
+            config.get("quantization_config") or text.get("quantization_config")
+        )
+        hidden = text["hidden_size"]
+        expert = 3 * hidden * text["moe_intermediate_size"]
+        return cls(
+            num_layers=text["num_hidden_layers"],
+            num_dense_layers=text["first_k_dense_replace"],
+            num_experts=text["n_routed_experts"],
+            num_experts_per_token=text["num_experts_per_tok"],
+            attention=_attention(text),
+            dense=3 * hidden * text["intermediate_size"],
+            expert=expert,
+            shared=expert * (text.get("n_shared_experts") or 0),
+            gate=hidden * text["n_routed_experts"],
+            head=hidden * text["vocab_size"],
+            latent=text["kv_lora_rank"] + text["qk_rope_head_dim"],
+            expert_bytes=expert_bytes,
+            linear_bytes=linear_bytes,
+        )
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """The latent cache, in bf16."""
+        return int(self.num_layers * self.latent * BF16)
+
+    @property
+    def fixed_bytes(self) -> float:
+        """What every step reads: all but the routed experts and the embedding."""
+        num_moe_layers = self.num_layers - self.num_dense_layers
+        linear = (
+            self.num_layers * self.attention
+            + self.num_dense_layers * self.dense
+            + num_moe_layers * self.shared
+        )
+        return linear * self.linear_bytes + (num_moe_layers * self.gate + self.head) * BF16
+
+    def step(self, num_tokens: int, bandwidth: float) -> Step:
+        """Returns what a step reads, and the time that takes at `bandwidth` bytes per second."""
+        missed = (1 - self.num_experts_per_token / self.num_experts) ** num_tokens
+        num_distinct = self.num_experts * (1 - missed)
+        num_moe_layers = self.num_layers - self.num_dense_layers
+        num_bytes = self.fixed_bytes + num_moe_layers * num_distinct * self.expert * self.expert_bytes
+        return Step(
+            num_tokens=num_tokens,
+            num_distinct_experts=round(num_distinct, 1),
+            bytes=round(num_bytes),
+            milliseconds=round(1e3 * num_bytes / bandwidth, 3),
+        )
+
+
+def _attention(text: Mapping[str, Any]) -> int:
+    hidden, heads = text["hidden_size"], text["num_attention_heads"]
+    query = heads * (text["qk_nope_head_dim"] + text["qk_rope_head_dim"])
+    rank = text.get("q_lora_rank")
+    queries = rank * (hidden + query) if rank else hidden * query
+    compress = hidden * (text["kv_lora_rank"] + text["qk_rope_head_dim"])
+    expand = text["kv_lora_rank"] * heads * (text["qk_nope_head_dim"] + text["v_head_dim"])
+    return queries + compress + expand + heads * text["v_head_dim"] * hidden
+
+
+def _bytes_per_weight(quantization: Mapping[str, Any] | None) -> tuple[float, float]:
+    """Returns the bytes of an expert's weight and of another product's, scales included."""
+    method = (quantization or {}).get("quant_method")
+    if quantization is None:
+        return BF16, BF16
+    if method == "compressed-tensors":
+        (group,) = quantization["config_groups"].values()
+        weights = group["weights"]
+        return weights["num_bits"] / 8 + BF16 / weights["group_size"], BF16
+    if method == "fp8":
+        rows, columns = quantization["weight_block_size"]
+        return 1 + 4 / (rows * columns), 1 + 4 / (rows * columns)
+    raise UsageError(f"quantization {method} is not known")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Prints the plan."""
+    try:
+        shape = Shape.from_config(json.loads(read(arguments.config)))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{arguments.config}: {type(error).__name__}: {error}") from None
+    bandwidth = arguments.num_devices * BANDWIDTHS[arguments.device]
+    steps = [shape.step(num_tokens, bandwidth) for num_tokens in NUM_TOKENS]
+    if arguments.json:
+        plan = {"kv_bytes_per_token": shape.kv_bytes_per_token, "steps": [asdict(step) for step in steps]}
+        print(json.dumps(plan))
+        return
+    print(f"{shape.kv_bytes_per_token:,} bytes of KV cache per token")
+    print(f"a step on {arguments.num_devices} x {arguments.device}, bound by memory, without the KV cache:")
+    print(f"{'tokens':>8}{'experts':>10}{'GB read':>10}{'ms':>10}")
+    for step in steps:
+        gigabytes = step.bytes / 1e9
+        experts = step.num_distinct_experts
+        print(f"{step.num_tokens:>8}{experts:>10.1f}{gigabytes:>10.1f}{step.milliseconds:>10.2f}")

@@ -1,11 +1,11 @@
 """Checks that the committed stubs are what the contracts generate: `python -m tests.stubs_are_current`."""
 
+import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-
-from grpc_tools import protoc
 
 ROOT = Path(__file__).parents[1]
 PROTOS = ROOT / "protos"
@@ -14,11 +14,16 @@ OUTPUTS = ("--python_out", "--pyi_out", "--grpc_python_out", "--mypy_grpc_out")
 
 
 def generate(directory: Path) -> None:
-    """Generates all stubs below `directory`; raises SystemExit if a contract does not compile."""
+    """Generates all stubs below `directory`; raises CalledProcessError if a contract does not compile."""
     files = [str(path) for path in sorted(PROTOS.glob("outrider/v1/*.proto"))]
-    status = protoc.main(["protoc", f"-I{PROTOS}", *(f"{output}={directory}" for output in OUTPUTS), *files])
-    if status != 0:
-        raise SystemExit(status)
+    outputs = [f"{output}={directory}" for output in OUTPUTS]
+    # The plugin lies beside the interpreter, which the search path need not hold.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    subprocess.run(
+        [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTOS}", *outputs, *files],
+        env=os.environ | {"PATH": path},
+        check=True,
+    )
 
 
 def differing(generated: Path, committed: Path) -> Iterator[str]:

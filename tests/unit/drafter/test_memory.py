@@ -4,7 +4,7 @@ import asyncio
 from array import array
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.drafter.memory import CHUNK, SuffixMemory, pieces
@@ -35,7 +35,6 @@ async def apply(memory: SuffixMemory, running: list[SuffixIndex], operation: tup
         memory.close(running.pop(0))
 
 
-@settings(deadline=None)
 @given(operations=operations, budget=st.integers(0, 200_000))
 def test_bytes_stay_under_the_budget_whatever_happens(operations, budget) -> None:
     async def run() -> None:

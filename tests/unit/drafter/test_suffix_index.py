@@ -48,7 +48,7 @@ def test_a_guess_from_a_texts_own_past_continues_that_text(text, max_num_tokens)
     index.extend(text)
     found = guess(index, text, max_num_tokens)
     if found.token_ids:
-        # A copy may run on into itself, so each step is looked for in the text with what was guessed before it.
+        # A copy may run on into itself: each step is looked for in the text with the guesses before it.
         for count in range(1, len(found.token_ids) + 1):
             whole = text + list(found.token_ids[:count])
             assert occurs(whole[:-1], whole[-3:])
@@ -90,7 +90,7 @@ def test_a_text_forgotten_bit_by_bit_is_guessed_from_what_is_left(text, steps, c
         index.forget(step)
         left = text[len(text) + 1 - len(index) :] if len(index) > 1 else []
         found = guess(index, context)
-        assert not found.token_ids or occurs(left, context[-2:] + [found.token_ids[0]])
+        assert not found.token_ids or occurs(left, [*context[-2:], found.token_ids[0]])
     index.forget(len(index))
     assert index.num_bytes == SuffixIndex().num_bytes
 

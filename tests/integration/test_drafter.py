@@ -1,0 +1,244 @@
+"""The drafter over real gRPC: its protocol, streams that break, and its process."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+
+import grpc
+import httpx
+import pytest
+from grpc_health.v1 import health_pb2
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from outrider import token_hash
+from outrider.rpc.channel import connect
+from outrider.rpc.server import Listen, RpcServer
+from outrider.v1 import drafter_pb2 as pb
+from outrider.v1 import drafter_pb2_grpc
+from services.drafter.memory import SuffixMemory
+from services.drafter.service import SERVICE, DrafterServicer
+
+TEXT = list(range(100, 200))
+
+
+class Scheduler:
+    """One stream to a drafter, as a scheduler holds it."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.call = drafter_pb2_grpc.DrafterServiceStub(channel).Propose()
+
+    async def send(self, **fields: list[dict]) -> None:
+        await self.call.write(pb.ProposeRequest(**fields))
+
+    async def ask(self, **fields: list[dict]) -> list[pb.Draft]:
+        await self.send(**fields)
+        response = await self.call.read()
+        assert isinstance(response, pb.ProposeResponse)
+        return list(response.drafts)
+
+
+@pytest.fixture
+def memory() -> SuffixMemory:
+    return SuffixMemory(16 << 20)
+
+
+@pytest.fixture
+async def channel(memory: SuffixMemory) -> AsyncIterator[grpc.aio.Channel]:
+    async with RpcServer(Listen(grpc_port=0, http_port=0, drain_seconds=0), service=SERVICE) as server:
+        drafter_pb2_grpc.add_DrafterServiceServicer_to_server(DrafterServicer(memory), server.grpc)
+        await server.start()
+        async with connect(f"127.0.0.1:{server.grpc_port}") as channel:
+            yield channel
+
+
+async def settled(memory: SuffixMemory, num_bytes: int) -> bool:
+    """Waits until a broken stream has been cleaned up: nothing tells a client when."""
+    for _ in range(500):
+        if memory.num_bytes == num_bytes:
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+async def test_one_message_opens_commits_closes_and_is_answered(channel) -> None:
+    scheduler = Scheduler(channel)
+    drafts = await scheduler.ask(
+        opened=[
+            {"sequence_id": 1, "tenant": "a", "token_ids": TEXT, "num_prompt_tokens": 50},
+            {"sequence_id": 2, "tenant": "a", "token_ids": TEXT[:10], "num_prompt_tokens": 10},
+        ],
+        committed=[{"sequence_id": 2, "offset": 10, "token_ids": TEXT[10:20]}],
+        closed=[{"sequence_id": 1, "finished": True}],
+        wanted=[
+            {"sequence_id": 2, "base_length": 20, "max_num_tokens": 4},
+            {"sequence_id": 1, "base_length": 100, "max_num_tokens": 4},
+        ],
+    )
+    assert [list(draft.token_ids) for draft in drafts] == [TEXT[20:24], []]
+    assert drafts[0].base_length == 20
+    assert drafts[0].base_hash == token_hash.extend(token_hash.EMPTY, TEXT[:20])
+    assert drafts[0].source == pb.DRAFT_SOURCE_SUFFIX
+    assert drafts[0].match_length == 20
+    assert len(drafts[0].confidences) == 4
+
+
+async def test_a_message_that_wants_nothing_is_not_answered(channel) -> None:
+    scheduler = Scheduler(channel)
+    await scheduler.send(opened=[{"sequence_id": 1, "token_ids": [1]}])
+    await scheduler.send(committed=[{"sequence_id": 1, "offset": 1, "token_ids": [2]}])
+    (draft,) = await scheduler.ask(wanted=[{"sequence_id": 1, "base_length": 2, "max_num_tokens": 1}])
+    assert draft.base_length == 2
+
+
+async def test_schedulers_share_the_memory_of_a_tenant_but_not_their_sequences(channel) -> None:
+    first, second = Scheduler(channel), Scheduler(channel)
+    await first.ask(
+        opened=[{"sequence_id": 1, "tenant": "a", "token_ids": TEXT}],
+        closed=[{"sequence_id": 1, "finished": True}],
+        wanted=[{"sequence_id": 1, "base_length": 100}],
+    )
+    opened = [
+        {"sequence_id": number, "tenant": tenant, "token_ids": TEXT[:10]}
+        for number, tenant in ((1, "a"), (2, "b"))
+    ]
+    wanted = [{"sequence_id": number, "base_length": 10, "max_num_tokens": 3} for number in (1, 2)]
+    drafts = await second.ask(opened=opened, wanted=wanted)
+    assert [list(draft.token_ids) for draft in drafts] == [TEXT[10:13], []]
+
+
+async def test_a_wrong_message_closes_its_own_stream_only(channel, memory) -> None:
+    wrong, right = Scheduler(channel), Scheduler(channel)
+    for scheduler in (wrong, right):
+        await scheduler.ask(
+            opened=[{"sequence_id": 1, "token_ids": TEXT}], wanted=[{"sequence_id": 1, "base_length": 100}]
+        )
+    await wrong.send(opened=[{"sequence_id": 2, "num_prompt_tokens": 1}])
+    assert await wrong.call.code() == grpc.StatusCode.INVALID_ARGUMENT
+    details = (await wrong.call.trailing_metadata())["grpc-status-details-bin"]
+    assert isinstance(details, bytes)
+    assert b"opened.num_prompt_tokens" in details
+    (draft,) = await right.ask(wanted=[{"sequence_id": 1, "base_length": 100}])
+    assert draft.base_hash == token_hash.extend(token_hash.EMPTY, TEXT)
+
+
+async def test_a_broken_stream_leaves_nothing_behind(channel, memory) -> None:
+    scheduler = Scheduler(channel)
+    await scheduler.ask(
+        opened=[{"sequence_id": 1, "token_ids": TEXT}], wanted=[{"sequence_id": 1, "base_length": 100}]
+    )
+    assert memory.num_bytes > 0
+    scheduler.call.cancel()
+    assert await settled(memory, 0)
+
+
+async def test_a_stream_that_ends_leaves_only_what_finished(channel, memory) -> None:
+    scheduler = Scheduler(channel)
+    await scheduler.ask(
+        opened=[{"sequence_id": number, "tenant": "a", "token_ids": TEXT} for number in (1, 2)],
+        closed=[{"sequence_id": 1, "finished": True}],
+        wanted=[{"sequence_id": 2, "base_length": 100}],
+    )
+    await scheduler.call.done_writing()
+    assert await scheduler.call.read() is grpc.aio.EOF
+    assert await settled(memory, memory.bytes_by_tenant["a"])
+
+
+async def test_a_long_prompt_does_not_hold_up_another_stream(channel) -> None:
+    slow, quick = Scheduler(channel), Scheduler(channel)
+    await slow.send(
+        opened=[{"sequence_id": 1, "token_ids": [number % 5000 for number in range(80_000)]}],
+        wanted=[{"sequence_id": 1, "base_length": 80_000}],
+    )
+    answered: list[str] = []
+
+    async def note(name: str, scheduler: Scheduler) -> None:
+        await scheduler.call.read()
+        answered.append(name)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(note("slow", slow))
+        await quick.send(wanted=[{"sequence_id": 9, "base_length": 1}])
+        tasks.create_task(note("quick", quick))
+    assert answered == ["quick", "slow"]
+
+
+async def test_each_sequence_is_a_span_of_the_request_that_it_belongs_to(channel) -> None:
+    exporter = InMemorySpanExporter()
+    if not isinstance(trace.get_tracer_provider(), TracerProvider):
+        trace.set_tracer_provider(TracerProvider())
+    provider = trace.get_tracer_provider()
+    assert isinstance(provider, TracerProvider)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    await Scheduler(channel).ask(
+        opened=[{"sequence_id": 1, "token_ids": TEXT, "traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}],
+        closed=[{"sequence_id": 1}],
+        wanted=[{"sequence_id": 1, "base_length": 100}],
+    )
+    (span,) = [span for span in exporter.get_finished_spans() if span.name == "draft"]
+    assert span.context is not None
+    assert f"{span.context.trace_id:032x}" == trace_id
+    assert span.attributes is not None
+    assert span.attributes["outrider.num_tokens"] == 100
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def until_serving(channel: grpc.aio.Channel) -> None:
+    check = channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+        response_deserializer=health_pb2.HealthCheckResponse.FromString,
+    )
+    answer = health_pb2.HealthCheckResponse()
+    while answer.status != health_pb2.HealthCheckResponse.SERVING:
+        await asyncio.sleep(0.05)
+        request = health_pb2.HealthCheckRequest(service=SERVICE)
+        answer = await check(request, wait_for_ready=True, timeout=60)
+
+
+async def test_the_process_serves_reports_and_ends_on_sigterm() -> None:
+    grpc_port, http_port = free_port(), free_port()
+    environ = {"OUTRIDER_DRAFTER_GRPC_PORT": str(grpc_port), "OUTRIDER_DRAFTER_HTTP_PORT": str(http_port)}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "services.drafter", env=os.environ | environ, stderr=asyncio.subprocess.PIPE
+    )
+    async with connect(f"127.0.0.1:{grpc_port}") as channel:
+        await until_serving(channel)
+        scheduler = Scheduler(channel)
+        await scheduler.ask(
+            opened=[{"sequence_id": 1, "tenant": "a", "token_ids": TEXT}],
+            closed=[{"sequence_id": 1, "finished": True}],
+            wanted=[{"sequence_id": 1, "base_length": 100}],
+        )
+        async with httpx.AsyncClient() as client:
+            metrics = (await client.get(f"http://127.0.0.1:{http_port}/metrics")).text
+        process.send_signal(signal.SIGTERM)
+        _, log = await process.communicate()
+    assert 'outrider_drafter_memory_bytes{tenant="a"}' in metrics
+    assert "outrider_drafter_num_drafts_total 1.0" in metrics
+    assert process.returncode == 0
+    assert str(TEXT[:3])[1:-1] not in log.decode()
+
+
+async def test_a_wrong_setting_stops_the_start_and_is_named() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "services.drafter",
+        env=os.environ | {"OUTRIDER_DRAFTER_MEMORY_BYTES": "lots"},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, log = await process.communicate()
+    assert process.returncode == 2
+    assert "OUTRIDER_DRAFTER_MEMORY_BYTES" in log.decode()

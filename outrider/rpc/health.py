@@ -9,15 +9,19 @@ from grpc_health.v1 import health_pb2_grpc
 
 from outrider.rpc.errors import NotFound
 
+LIVENESS = "liveness"
+
 
 class Health(health_pb2_grpc.HealthServicer):
     """Answers for the named service and for the server as a whole (""); starts as NOT_SERVING.
+
+    The name `liveness` serves always: a process that waits for its peers is not to be restarted for it.
 
     The servicer of grpcio-health-checking starts as SERVING and forgets watchers when one of them leaves.
     """
 
     def __init__(self, service: str) -> None:
-        self._names = ("", service)
+        self._names = ("", service, LIVENESS)
         self._serving = False
         self._changed = asyncio.Event()
 
@@ -35,7 +39,8 @@ class Health(health_pb2_grpc.HealthServicer):
     def _response(self, name: str) -> pb.HealthCheckResponse:
         if name not in self._names:
             return pb.HealthCheckResponse(status=pb.HealthCheckResponse.SERVICE_UNKNOWN)
-        status = pb.HealthCheckResponse.SERVING if self._serving else pb.HealthCheckResponse.NOT_SERVING
+        serving = self._serving or name == LIVENESS
+        status = pb.HealthCheckResponse.SERVING if serving else pb.HealthCheckResponse.NOT_SERVING
         return pb.HealthCheckResponse(status=status)
 
     async def Check(  # noqa: N802

@@ -37,6 +37,16 @@ class GateRule:
     scaling: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttentionShape:
+    """The heads of a layer: every cached key head serves num_queries_per_key query heads."""
+
+    num_queries_per_key: int
+    num_key_heads: int
+    key_width: int
+    value_width: int
+
+
 class Kernels(Protocol):
     """One backend."""
 
@@ -72,14 +82,12 @@ class Kernels(Protocol):
         ...
 
     def plan_attention(
-        self, spans: Sequence[Span], positions: Tensor, block_size: int, num_queries_per_key: int
+        self, spans: Sequence[Span], positions: Tensor, block_size: int, shape: AttentionShape
     ) -> Packed:
         """Lay out the attention of a step once for all layers."""
         ...
 
-    def latent_attention(
-        self, query: Tensor, cache: Tensor, plan: Packed, scale: float, latent_width: int
-    ) -> Tensor:
+    def latent_attention(self, query: Tensor, cache: Tensor, plan: Packed, scale: float) -> Tensor:
         """Absorbed MLA: queries [T, H, C + P] over cache rows [slots, C + P] -> mixed latents [T, H, C]."""
         ...
 

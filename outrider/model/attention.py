@@ -13,6 +13,7 @@ from outrider.model.config import (
     LatentAttentionConfig,
     ModelConfig,
 )
+from outrider.model.kv_cache import write_tokens
 from outrider.model.reader import Reader
 from outrider.model.rotary import Angles
 
@@ -35,8 +36,8 @@ class Attention(Protocol):
 class LatentAttention:
     """Multi-head latent attention in its absorbed form: keys and values are never decompressed.
 
-    A query is carried into the latent space by its head's key matrix, and what it reads there is carried out by
-    the value matrix.
+    A query is carried into the latent space by its head's key matrix, and what it reads there is carried out
+    by the value matrix.
     """
 
     def __init__(
@@ -65,9 +66,7 @@ class LatentAttention:
         plain, turned = self._heads(query).split([self._config.plain_width, self._config.rotary_width], dim=2)
         absorbed = self._kernels.head_linear(plain, self._key_up)
         query = torch.cat([absorbed, self._rotate(turned, context)], dim=2)  # [T, H, C + P]
-        mixed = self._kernels.latent_attention(
-            query, cache, context.plan, self._scale, self._config.latent_width
-        )
+        mixed = self._kernels.latent_attention(query, cache, context.plan, self._scale)
         return self._kernels.linear(
             self._kernels.head_linear(mixed, self._value_up).flatten(1), self._outward
         )
@@ -76,7 +75,7 @@ class LatentAttention:
         compressed, turned = latent.split([self._config.latent_width, self._config.rotary_width], dim=1)
         compressed = self._kernels.rms_norm(compressed, self._latent_norm, LATENT_NORM_EPSILON)
         turned = self._rotate(turned[:, None], context)[:, 0]
-        cache.index_copy_(0, context.slots, torch.cat([compressed, turned], dim=1))
+        write_tokens(cache, context.slots, torch.cat([compressed, turned], dim=1))
 
     def _heads(self, query: Tensor) -> Tensor:
         if self._config.query_rank:
@@ -109,7 +108,7 @@ class GroupedAttention:
             turned, context.angles.cos, context.angles.sin, context.angles.interleaved
         )
         query, keys = turned.split([H, G], dim=1)
-        cache.index_copy_(0, context.slots, torch.cat([keys, values], dim=1).flatten(1))
+        write_tokens(cache, context.slots, torch.cat([keys, values], dim=1).flatten(1))
         mixed = self._kernels.grouped_attention(query, cache, context.plan, self._scale)
         return self._kernels.linear(mixed.flatten(1), self._outward)
 

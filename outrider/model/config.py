@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from outrider.kernels.interface import AttentionShape
 from outrider.model.errors import ConfigError
 from outrider.model.fields import Fields
 from outrider.model.rotary import Llama3Stretch, RotaryConfig, Yarn
@@ -35,6 +36,16 @@ class LatentAttentionConfig:
         """Elements that a token leaves in the cache of one layer."""
         return self.latent_width + self.rotary_width
 
+    @property
+    def shape(self) -> AttentionShape:
+        """All heads read the one cached row; the value is its latent part."""
+        return AttentionShape(
+            num_queries_per_key=self.num_heads,
+            num_key_heads=1,
+            key_width=self.kv_width,
+            value_width=self.latent_width,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedAttentionConfig:
@@ -48,6 +59,15 @@ class GroupedAttentionConfig:
     def kv_width(self) -> int:
         """Elements that a token leaves in the cache of one layer."""
         return 2 * self.num_kv_heads * self.head_width
+
+    @property
+    def shape(self) -> AttentionShape:
+        return AttentionShape(
+            num_queries_per_key=self.num_heads // self.num_kv_heads,
+            num_key_heads=self.num_kv_heads,
+            key_width=self.head_width,
+            value_width=self.head_width,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from outrider.model.config import ModelConfig
 
 @dataclass(frozen=True, kw_only=True)
 class KVCache:
-    """Blocks of token slots, slot = block_id * block_size + offset; zeroed, so that none holds a NaN."""
+    """Blocks of token slots, slot = block_id * block_size + offset; every element is finite at all times."""
 
     layers: tuple[Tensor, ...]  # each [num_blocks * block_size, kv_width]
     num_blocks: int
@@ -23,3 +23,12 @@ class KVCache:
         shape = (num_blocks * block_size, config.attention.kv_width)
         layers = tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers))
         return cls(layers=layers, num_blocks=num_blocks, block_size=block_size)
+
+
+def write_tokens(cache: Tensor, slots: Tensor, tokens: Tensor) -> None:
+    """Write tokens [T, kv_width] into their slots of one layer.
+
+    Attention multiplies what it must not see by exact zeros, which would not hide a NaN or an infinity: one
+    sequence that overflows must not spoil the next owner of its blocks.
+    """
+    cache.index_copy_(0, slots, tokens.nan_to_num())

@@ -11,7 +11,7 @@ from outrider.kernels.interface import Kernels
 from outrider.model.attention import Attention, StepContext, load_attention
 from outrider.model.batch import ForwardBatch, ForwardResult
 from outrider.model.checkpoint import Checkpoint
-from outrider.model.config import GroupedAttentionConfig, ModelConfig
+from outrider.model.config import ModelConfig
 from outrider.model.feed_forward import FeedForward, load_feed_forward
 from outrider.model.kv_cache import KVCache
 from outrider.model.numerics import Numerics, checkpoint_digest, instruction_set
@@ -105,12 +105,8 @@ class Transformer:
         return ForwardResult(logits=logits.float(), num_distinct_experts=num_distinct_experts)
 
     def _step_context(self, batch: ForwardBatch, block_size: int) -> StepContext:
-        attention = self.config.attention
-        grouped = isinstance(attention, GroupedAttentionConfig)
-        num_queries_per_key = (
-            attention.num_heads // attention.num_kv_heads if grouped else attention.num_heads
-        )
-        plan = self._kernels.plan_attention(batch.spans, batch.positions, block_size, num_queries_per_key)
+        shape = self.config.attention.shape
+        plan = self._kernels.plan_attention(batch.spans, batch.positions, block_size, shape)
         return StepContext(slots=batch.slots, angles=self._rotary.angles(batch.positions), plan=plan)
 
     def _normalize(self, x: Tensor, weight: Tensor) -> Tensor:

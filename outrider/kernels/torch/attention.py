@@ -1,69 +1,68 @@
 """Attention over a paged cache, one form for prompts, decoding and verification.
 
 Every row is a softmax over splits of a fixed number of tokens: a product per split, the maximum over all of
-them, and sums taken split after split. A row's arithmetic is therefore given by its position; what lies after it
+them, and sums taken split after split. A row's arithmetic is thus given by its position; what lies after it
 adds exact zeros. Inside everything is fp32; only the result is rounded to the model's type.
 """
 
 import torch
 from torch import Tensor
 
-from outrider.kernels.torch.attention_plan import AttentionPlan, TileGroup
-from outrider.kernels.torch.linear import TILE_ROWS
+from outrider.kernels.torch.attention_plan import SPLIT_TOKENS, AttentionPlan, TileGroup
 
 
-def latent_attention(
-    query: Tensor, cache: Tensor, plan: AttentionPlan, scale: float, latent_width: int
-) -> Tensor:
+def latent_attention(query: Tensor, cache: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
     """Absorbed MLA: queries [T, H, C + P] over cache rows [slots, C + P] -> mixed latents [T, H, C].
 
     All heads share one key, the cached row; its first C elements are also the value.
     """
     T, H, _ = query.shape
-    keys = cache[:, None]
-    return attend(query.flatten(0, 1)[:, None], keys, keys[..., :latent_width], plan, scale).view(
-        T, H, latent_width
-    )
+    rows = query.flatten(0, 1)[:, None].float() * scale
+    mixed = query.new_empty(T * H, 1, plan.shape.value_width)
+    for group in plan.groups:
+        keys = gather(cache, group, plan.block_size)  # [W, S, C + P]
+        values = keys[..., : plan.shape.value_width]
+        attend(rows, keys.transpose(1, 2), values, group, mixed)
+    return mixed.view(T, H, -1)
 
 
 def grouped_attention(query: Tensor, cache: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
     """Queries [T, H, P] over cache rows [slots, 2 G P] (keys, then values) -> [T, H, P]."""
-    T, H, P = query.shape
-    G = H // plan.num_queries_per_key
-    keys, values = cache.view(cache.shape[0], 2, G, P).unbind(1)
-    rows = query.view(T, G, plan.num_queries_per_key, P).transpose(1, 2).flatten(0, 1)
-    mixed = attend(rows, keys, values, plan, scale)
-    return mixed.view(T, plan.num_queries_per_key, G, P).transpose(1, 2).reshape(T, H, P)
-
-
-def attend(rows: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
-    """Rows [T * H / G, G, K] over keys [slots, G, K] and values [slots, G, N] -> [T * H / G, G, N]."""
-    mixed = rows.new_empty(rows.shape[0], values.shape[1], values.shape[2])
+    G, P = plan.shape.num_key_heads, plan.shape.key_width
+    rows = query.unflatten(1, (G, -1)).transpose(1, 2).flatten(0, 1).float() * scale  # [T * H / G, G, P]
+    mixed = torch.empty_like(rows, dtype=query.dtype)
     for group in plan.groups:
-        # Short tiles repeat their last row: it is written several times, with the same bits.
-        mixed[group.rows] = attend_group(rows[group.rows].float() * scale, keys, values, group).to(rows.dtype)
-    return mixed
+        both = gather(cache, group, plan.block_size).unflatten(2, (2, G, P)).transpose(1, 3)
+        keys, values = both[:, :, 0], both[:, :, 1]  # [W, G, S, P]
+        attend(rows, keys.flatten(0, 1).transpose(1, 2), values.flatten(0, 1), group, mixed)
+    return mixed.unflatten(0, (query.shape[0], -1)).transpose(1, 2).reshape(query.shape)
 
 
-def attend_group(query: Tensor, keys: Tensor, values: Tensor, group: TileGroup) -> Tensor:
-    """Scaled queries [L, TILE_ROWS, G, K] -> [L, TILE_ROWS, G, N]; W pieces, one batched product each way."""
-    L, _, G, _ = query.shape
-    W = len(group.piece_tiles)
-    piece_query = query[group.piece_tiles].transpose(1, 2)  # [W, G, rows, K]
-    piece_keys = keys[group.piece_slots].float().permute(0, 2, 3, 1)  # [W, G, K, S]
-    piece_values = values[group.piece_slots].float().transpose(1, 2)  # [W, G, S, N]
+def gather(cache: Tensor, group: TileGroup, block_size: int) -> Tensor:
+    """The tokens of every piece: [slots, width] -> [W, S, width] fp32."""
+    blocks = cache.view(-1, block_size * cache.shape[1])
+    return blocks.index_select(0, group.piece_blocks).view(-1, SPLIT_TOKENS, cache.shape[1]).float()
 
-    scores = torch.bmm(piece_query.flatten(0, 1), piece_keys.flatten(0, 1)).unflatten(0, (W, G))
-    scores = scores.masked_fill(group.hidden[:, None], -torch.inf)
-    maxima = scores.new_full((L, len(group.split_sizes), G, TILE_ROWS), -torch.inf)
-    maxima[group.piece_tiles, group.piece_splits] = scores.amax(-1)
-    weights = torch.exp(scores - maxima.amax(1)[group.piece_tiles, ..., None])
 
+def attend(rows: Tensor, keys: Tensor, values: Tensor, group: TileGroup, mixed: Tensor) -> None:
+    """Scaled rows [.., G, K] over keys [W * G, K, S] and values [W * G, S, N]; writes mixed [.., G, N]."""
+    W, G = len(group.piece_tiles), rows.shape[1]
+    query = rows.index_select(0, group.rows).unflatten(0, (group.num_tiles, -1)).transpose(1, 2)
+    scores = torch.bmm(query.index_select(0, group.piece_tiles).flatten(0, 1), keys).unflatten(0, (W, G))
+    scores.masked_fill_(group.hidden, -torch.inf)  # [W, G, M, S]
+    maxima = scores.amax(-1, keepdim=True)
+    weights = scores.sub_(whole_maxima(maxima, group)).exp_()
     sums = add_splits(weights.sum(-1, keepdim=True), group)
-    mixed = add_splits(
-        torch.bmm(weights.flatten(0, 1), piece_values.flatten(0, 1)).unflatten(0, (W, G)), group
-    )
-    return (mixed / sums).transpose(1, 2)
+    total = add_splits(torch.bmm(weights.flatten(0, 1), values).unflatten(0, (W, G)), group)
+    # A short tile repeats its last row: it is written several times, with the same bits.
+    mixed.index_copy_(0, group.rows, (total / sums).transpose(1, 2).flatten(0, 1).to(mixed.dtype))
+
+
+def whole_maxima(maxima: Tensor, group: TileGroup) -> Tensor:
+    """Each piece's maxima replaced by its tile's over all splits: [W, ...] -> [W, ...]."""
+    table = maxima.new_full((group.num_tiles, len(group.split_sizes), *maxima.shape[1:]), -torch.inf)
+    table[group.piece_tiles, group.piece_splits] = maxima
+    return table.amax(1).index_select(0, group.piece_tiles)
 
 
 def add_splits(pieces: Tensor, group: TileGroup) -> Tensor:

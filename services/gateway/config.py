@@ -44,6 +44,10 @@ class Config:
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    # How long a lost scheduler may take to come back before its requests are told to resume.
+    grace_seconds: float = 30.0
+    # How long a client may read nothing of what there is before it is cancelled.
+    unread_seconds: float = 60.0
     limits: Limits = field(default_factory=Limits)
     listen: Listen = field(default_factory=lambda: Listen(grpc_port=50051, http_port=8080))
     tls: ChannelTls = field(default_factory=ChannelTls)
@@ -51,6 +55,9 @@ class Config:
     def __post_init__(self) -> None:
         if not self.schedulers:
             raise ValueError("schedulers must name at least one HOST:PORT")
+        for name in ("grace_seconds", "unread_seconds"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, is {getattr(self, name):g}")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Self:

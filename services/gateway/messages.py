@@ -12,7 +12,12 @@ from outrider.rpc.errors import InvalidArgument
 from outrider.v1 import gateway_pb2 as pb
 from outrider.v1 import sampling_pb2
 
-_ROLES = {pb.ROLE_SYSTEM: "system", pb.ROLE_USER: "user", pb.ROLE_ASSISTANT: "assistant", pb.ROLE_TOOL: "tool"}
+_ROLES = {
+    pb.ROLE_SYSTEM: "system",
+    pb.ROLE_USER: "user",
+    pb.ROLE_ASSISTANT: "assistant",
+    pb.ROLE_TOOL: "tool",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +73,7 @@ class Options:
                 if speculation.HasField("max_draft_tokens")
                 else None,
             ),
-            resume=Resume(
-                token_ids=tuple(resume.token_ids), seed=resume.seed, request_id=resume.request_id
-            )
+            resume=Resume(token_ids=tuple(resume.token_ids), seed=resume.seed, request_id=resume.request_id)
             if message.HasField("resume")
             else None,
             request_id=message.request_id,

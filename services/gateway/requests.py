@@ -1,0 +1,233 @@
+"""From what a client asks to what a scheduler is told and how its output is to be read."""
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outrider.params import Grammar, SequenceParams
+from outrider.rpc.errors import InvalidArgument, NotFound
+from services.gateway.auth import Tenant
+from services.gateway.config import Limits
+from services.gateway.grammar import GrammarChecker, after_thinking
+from services.gateway.messages import ChatRequest, GenerateRequest, Options
+from services.gateway.output.marks import Mark
+from services.gateway.output.parser import OutputFormat
+from services.gateway.output.reasoning import opens_thinking
+from services.gateway.params import (
+    resolve_reasoning_limit,
+    resolve_sampling,
+    resolve_seed,
+    tokenize_bad_words,
+)
+from services.gateway.scheduler_client import Group
+from services.gateway.sequence import Submission
+from services.gateway.text_model import TextModel
+
+_MAX_REQUEST_ID_LENGTH = 128
+# A rendered prompt longer than this per token allowed is refused before it is tokenized.
+_MAX_CHARACTERS_PER_TOKEN = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Who asks, until when, and when it was received, on the clock of time.monotonic."""
+
+    tenant: Tenant
+    received: float
+    deadline: float | None
+    traceparent: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a client asks, resolved against the model and the group that will run it."""
+
+    submission: Submission
+    output_format: OutputFormat
+    group: Group
+    received: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prompt:
+    """A tokenized prompt and what follows from its kind; `field` names it in errors."""
+
+    token_ids: list[int]
+    field: str
+    end_token_ids: tuple[int, ...]
+    marks: Mapping[int, Mark]
+    tool_schemas: Mapping[str, Mapping[str, Any]]
+    num_earlier_calls: int = 0
+
+
+class RequestReader:
+    """Resolves requests for one model."""
+
+    def __init__(
+        self, model: TextModel, *, defaults: Mapping[str, float], limits: Limits, checker: GrammarChecker
+    ) -> None:
+        self._model = model
+        self._defaults = {**model.defaults, **defaults}
+        self._limits = limits
+        self._checker = checker
+        ids = {mark: token_id for token_id, mark in model.marks.items()}
+        self._think_end_id = ids.get(Mark.THINK_END)
+
+    def check_model(self, name: str) -> None:
+        """Raises NotFound for a name that is not the model's."""
+        if name not in ("", self._model.name):
+            raise NotFound(f"no model {name!r} here; there is {self._model.name!r}", field="model")
+
+    async def read_generate(self, asked: GenerateRequest, caller: Caller, group: Group) -> Request:
+        """Resolves a prompt to continue: all of its output is text."""
+        if isinstance(asked.prompt, str):
+            self._check_length(asked.prompt, "text")
+            token_ids = await asyncio.to_thread(
+                self._model.tokenizer.encode, asked.prompt, add_special_tokens=True
+            )
+        else:
+            token_ids = list(asked.prompt)
+            _check_token_ids(token_ids, group.vocab_size, "token_ids")
+        prompt = _Prompt(
+            token_ids=token_ids,
+            field="text" if isinstance(asked.prompt, str) else "token_ids",
+            end_token_ids=self._model.end_token_ids,
+            marks={},
+            tool_schemas={},
+        )
+        return await self._read(prompt, asked.options, caller, group)
+
+    async def read_chat(self, asked: ChatRequest, caller: Caller, group: Group) -> Request:
+        """Resolves a conversation: its output is thinking, an answer and tool calls."""
+        self._model.template.check_options(asked.template_options, thinking=asked.thinking)
+        prompt = _Prompt(
+            # Rendering and tokenizing a long conversation takes too long for the event loop.
+            token_ids=await asyncio.to_thread(self._tokenize_chat, asked),
+            field="messages",
+            end_token_ids=self._model.chat_end_token_ids,
+            marks=self._model.marks,
+            tool_schemas={tool.name: tool.parameters for tool in asked.tools},
+            num_earlier_calls=asked.num_earlier_calls,
+        )
+        return await self._read(prompt, asked.options, caller, group)
+
+    def _tokenize_chat(self, asked: ChatRequest) -> list[int]:
+        text = self._model.template.render(
+            asked.messages,
+            tools=[tool.for_template() for tool in asked.tools],
+            thinking=asked.thinking is not False,
+            options=asked.template_options,
+            max_num_characters=self._limits.max_prompt_tokens * _MAX_CHARACTERS_PER_TOKEN,
+        )
+        return self._model.tokenizer.encode(text)
+
+    def _check_length(self, text: str, field: str) -> None:
+        limit = self._limits.max_prompt_tokens * _MAX_CHARACTERS_PER_TOKEN
+        if len(text) > limit:
+            raise InvalidArgument(f"longer than {limit} characters", field=field)
+
+    async def _read(self, prompt: _Prompt, options: Options, caller: Caller, group: Group) -> Request:
+        self._check_options(options)
+        num_tokens_left = self._num_tokens_left(prompt, group)
+        thinking = opens_thinking(prompt.token_ids, self._model.tokenizer, self._model.marks)
+        sampling = resolve_sampling(
+            options.sampling,
+            defaults=self._defaults,
+            bad_words=tokenize_bad_words(options.bad_words, self._model.tokenizer),
+            end_token_ids=prompt.end_token_ids,
+            num_tokens_left=num_tokens_left,
+            vocab_size=group.vocab_size,
+        )
+        limit = resolve_reasoning_limit(sampling, thinking=thinking, think_end_id=self._think_end_id)
+        params = SequenceParams(
+            sampling=sampling,
+            seed=resolve_seed(options),
+            choice=options.choice,
+            reasoning_limit=limit,
+            grammar=await self._read_grammar(options.grammar, thinking=thinking and bool(prompt.marks)),
+        )
+        resumed = options.resume.token_ids if options.resume else ()
+        _check_resumed(resumed, vocab_size=group.vocab_size, max_tokens=sampling.max_tokens or 0)
+        return Request(
+            submission=Submission(
+                request_id=_request_id(options),
+                tenant=caller.tenant,
+                priority=options.priority,
+                prompt_token_ids=tuple(prompt.token_ids),
+                resumed_token_ids=resumed,
+                params=params,
+                speculation=options.speculation,
+                deadline=caller.deadline,
+                traceparent=caller.traceparent,
+            ),
+            output_format=OutputFormat(
+                tokenizer=self._model.tokenizer,
+                marks=prompt.marks,
+                thinking=thinking and bool(prompt.marks),
+                stop_strings=options.stop,
+                stop_token_ids=frozenset(sampling.stop_token_ids),
+                tool_schemas=prompt.tool_schemas,
+                num_earlier_calls=prompt.num_earlier_calls,
+            ),
+            group=group,
+            received=caller.received,
+        )
+
+    def _check_options(self, options: Options) -> None:
+        limits = self._limits
+        if len(options.stop) > limits.max_stop_strings:
+            raise InvalidArgument(f"has more than {limits.max_stop_strings} strings", field="options.stop")
+        for i, stop in enumerate(options.stop):
+            if not 0 < len(stop) <= limits.max_stop_string_length:
+                raise InvalidArgument(
+                    f"must have 1 to {limits.max_stop_string_length} characters", field=f"options.stop[{i}]"
+                )
+        if len(options.bad_words) > limits.max_bad_words:
+            raise InvalidArgument(f"has more than {limits.max_bad_words} strings", field="options.bad_words")
+        if "" in options.bad_words:
+            raise InvalidArgument("holds an empty string", field="options.bad_words")
+        if len(options.request_id) > _MAX_REQUEST_ID_LENGTH:
+            raise InvalidArgument(
+                f"longer than {_MAX_REQUEST_ID_LENGTH} characters", field="options.request_id"
+            )
+
+    def _num_tokens_left(self, prompt: _Prompt, group: Group) -> int:
+        limit = min(self._limits.max_prompt_tokens, group.max_model_len - 1)
+        num_tokens = len(prompt.token_ids)
+        if not 0 < num_tokens <= limit:
+            raise InvalidArgument(f"has {num_tokens} tokens; there must be 1 to {limit}", field=prompt.field)
+        return group.max_model_len - num_tokens
+
+    async def _read_grammar(self, grammar: Grammar | None, *, thinking: bool) -> Grammar | None:
+        if grammar is None:
+            return None
+        field = f"options.grammar.{grammar.language}"
+        await self._checker.check(grammar, field=field)
+        if not thinking or self._think_end_id is None:
+            return grammar
+        wrapped = after_thinking(grammar, think_end_id=self._think_end_id)
+        await self._checker.check(wrapped, field=field)
+        return wrapped
+
+
+def _request_id(options: Options) -> str:
+    resumed = options.resume.request_id if options.resume else ""
+    return resumed[:_MAX_REQUEST_ID_LENGTH] or options.request_id or uuid.uuid4().hex
+
+
+def _check_token_ids(token_ids: Iterable[int], vocab_size: int, field: str) -> None:
+    for i, token_id in enumerate(token_ids):
+        if token_id >= vocab_size:
+            raise InvalidArgument(
+                f"token id {token_id} is not below the vocabulary size {vocab_size}", field=f"{field}[{i}]"
+            )
+
+
+def _check_resumed(token_ids: tuple[int, ...], *, vocab_size: int, max_tokens: int) -> None:
+    _check_token_ids(token_ids, vocab_size, "options.resume.token_ids")
+    if len(token_ids) > max_tokens:
+        raise InvalidArgument(
+            f"has {len(token_ids)} tokens, above max_tokens {max_tokens}", field="options.resume.token_ids"
+        )

@@ -1,0 +1,175 @@
+"""The schedulers behind the gateway: which of them runs a request, and what happens when one is lost."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as TypingSequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import structlog
+
+from outrider.rpc.channel import ChannelTls, connect
+from outrider.rpc.errors import ResourceExhausted, Unavailable
+from services.gateway.scheduler_client import SchedulerClient
+from services.gateway.sequence import Sequence, Submission, numerics_changed
+
+log = structlog.get_logger()
+
+_SWEEP_SECONDS = 1.0
+
+
+class Schedulers:
+    """Runs sequences on the schedulers that hold the model, and moves them only between equal numerics ids.
+
+    For `grace_seconds` a lost scheduler may come back: its sequences wait, and the gateway counts as serving.
+    A client that reads nothing for `unread_seconds` while there is something to read is cancelled.
+    """
+
+    def __init__(
+        self,
+        addresses: TypingSequence[str],
+        *,
+        model: str,
+        tls: ChannelTls | None = None,
+        max_num_requests: int,
+        on_serving: Callable[[bool], None],
+        grace_seconds: float,
+        unread_seconds: float,
+    ) -> None:
+        self._model = model
+        self._max_num_requests = max_num_requests
+        self._on_serving = on_serving
+        self._grace_seconds = grace_seconds
+        self._unread_seconds = unread_seconds
+        self._channels = [connect(address, tls) for address in addresses]
+        self.clients = [
+            SchedulerClient(address, channel, on_opened=self._opened, on_lost=self._lost)
+            for address, channel in zip(addresses, self._channels, strict=True)
+        ]
+        # The sequences in flight, where they run or ran, and the tasks that read them.
+        self._running: dict[Sequence, SchedulerClient] = {}
+        self._readers: dict[Sequence, asyncio.Task] = {}
+        # Sequences of lost schedulers, and since when they wait.
+        self._waiting: dict[Sequence, float] = {}
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Keeps the streams open until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for client in self.clients:
+                    tasks.create_task(client.run())
+                tasks.create_task(self._sweep_forever())
+        finally:
+            for channel in self._channels:
+                await channel.close()
+
+    @property
+    def serving(self) -> bool:
+        """Returns whether a scheduler is connected, or was lost so lately that it may come back."""
+        since = time.monotonic() - self._grace_seconds
+        return any(client.connected or (client.connected_until or 0) > since for client in self.clients)
+
+    async def choose(self) -> SchedulerClient:
+        """Returns the scheduler with the least to do; waits for lost ones to come back.
+
+        Raises Unavailable if there is none, and ResourceExhausted if too many requests are in flight.
+        """
+        while not (usable := [client for client in self.clients if self._is_usable(client)]):
+            if not self.serving or any(client.connected for client in self.clients):
+                raise Unavailable(
+                    f"no scheduler with {self._model!r} is connected", retry_delay=timedelta(seconds=1)
+                )
+            await self._wait_for_change()
+        return min(usable, key=_num_requests)
+
+    @contextmanager
+    def running(
+        self, submission: Submission, client: SchedulerClient, *, numerics_id: str
+    ) -> Iterator[Sequence]:
+        """Runs a sequence and aborts it on leaving, in whatever state it is."""
+        if len(self._running) >= self._max_num_requests and not submission.resumed_token_ids:
+            raise ResourceExhausted("too many requests in flight", retry_delay=timedelta(seconds=1))
+        sequence = Sequence(submission, numerics_id=numerics_id)
+        self._running[sequence] = client
+        reader = asyncio.current_task()
+        assert reader is not None
+        self._readers[sequence] = reader
+        try:
+            self._place(sequence)
+            yield sequence
+        finally:
+            self._running.pop(sequence).abort(sequence)
+            self._waiting.pop(sequence, None)
+            del self._readers[sequence]
+
+    def _is_usable(self, client: SchedulerClient) -> bool:
+        return client.connected and client.group is not None and client.group.model == self._model
+
+    def _fits(self, sequence: Sequence, client: SchedulerClient) -> bool:
+        usable, group = self._is_usable(client), client.group
+        return usable and group is not None and group.numerics_id == sequence.numerics_id
+
+    def _place(self, sequence: Sequence) -> None:
+        """Submits a sequence where it was meant to run, else elsewhere, else lets it wait."""
+        own = self._running[sequence]
+        fitting = [client for client in self.clients if self._fits(sequence, client)]
+        if not fitting:
+            self._waiting.setdefault(sequence, time.monotonic())
+            return
+        client = own if own in fitting else min(fitting, key=_num_requests)
+        self._running[sequence] = client
+        self._waiting.pop(sequence, None)
+        client.submit(sequence)
+
+    def _opened(self, client: SchedulerClient) -> None:
+        group = client.group
+        assert group is not None
+        if group.model != self._model:
+            log.error("wrong_model", address=client.address, model=group.model, expected=self._model)
+        for sequence in list(self._waiting):
+            if self._fits(sequence, client):
+                self._place(sequence)
+            elif self._running[sequence] is client:
+                del self._waiting[sequence]
+                sequence.fail(numerics_changed(sequence, group.numerics_id))
+        self._notify()
+
+    def _lost(self, client: SchedulerClient, lost: list[Sequence]) -> None:
+        for sequence in lost:
+            sequence.begin_again()
+            self._place(sequence)
+        self._notify()
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(min(_SWEEP_SECONDS, self._grace_seconds / 2, self._unread_seconds / 2))
+            self._sweep(time.monotonic())
+
+    def _sweep(self, now: float) -> None:
+        """Ends what has waited too long: for a scheduler, or for a client to read."""
+        for sequence, since in list(self._waiting.items()):
+            if now - since > self._grace_seconds:
+                del self._waiting[sequence]
+                sequence.fail(
+                    Unavailable("the scheduler was lost: resume later", retry_delay=timedelta(seconds=1))
+                )
+        for sequence, reader in list(self._readers.items()):
+            if sequence.unread_since is not None and now - sequence.unread_since > self._unread_seconds:
+                log.warning("client_reads_nothing", request_id=sequence.submission.request_id)
+                reader.cancel()
+        self._notify()
+
+    def _notify(self) -> None:
+        self._on_serving(self.serving)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _wait_for_change(self) -> None:
+        await self._changed.wait()
+
+
+def _num_requests(client: SchedulerClient) -> int:
+    """Returns how much a scheduler has to do: by its last report, or by what was submitted since."""
+    return max(client.load.num_requests_running + client.load.num_requests_waiting, client.num_sequences)

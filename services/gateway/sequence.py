@@ -1,0 +1,214 @@
+"""One request's tokens in flight, as the schedulers' events bring them."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable
+from collections.abc import Sequence as TypingSequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from outrider.params import SequenceParams
+from outrider.rpc.errors import Internal, OutriderError, Unavailable, from_code
+from outrider.v1 import sampling_pb2
+from outrider.v1 import scheduler_pb2 as pb
+from services.gateway.auth import Tenant
+from services.gateway.messages import Speculation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """What a scheduler is told of a request."""
+
+    request_id: str
+    tenant: Tenant
+    priority: int
+    prompt_token_ids: tuple[int, ...]
+    # Output tokens that the client has already.
+    resumed_token_ids: tuple[int, ...]
+    params: SequenceParams
+    speculation: Speculation
+    # On the clock of time.monotonic; None: no deadline.
+    deadline: float | None
+    traceparent: str
+
+    @property
+    def max_tokens(self) -> int:
+        """Returns the most output tokens there can be."""
+        assert self.params.sampling.max_tokens is not None
+        return self.params.sampling.max_tokens
+
+    def to_proto(self, sequence_id: int, output_token_ids: TypingSequence[int]) -> pb.Submit:
+        """Writes the message that runs it from `output_token_ids` on."""
+        message = pb.Submit(
+            sequence_id=sequence_id,
+            request_id=self.request_id,
+            tenant=self.tenant.name,
+            tenant_weight=self.tenant.weight,
+            priority=self.priority,
+            prompt_token_ids=self.prompt_token_ids,
+            output_token_ids=output_token_ids,
+            params=self.params.to_proto(),
+            speculation=sampling_pb2.Speculation(
+                disabled=self.speculation.disabled, max_draft_tokens=self.speculation.max_draft_tokens
+            ),
+            traceparent=self.traceparent,
+        )
+        if self.deadline is not None:
+            message.timeout.FromNanoseconds(max(0, int((self.deadline - time.monotonic()) * 1e9)))
+        return message
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """When tokens came, on the clock of time.monotonic; 0 before the first."""
+
+    first: float = 0.0
+    last: float = 0.0
+    num_first_tokens: int = 0
+    num_tokens: int = 0
+
+    def add(self, num_tokens: int) -> float | None:
+        """Notes an event with tokens; returns the time since the one before, if there was one."""
+        now, before = time.monotonic(), self.last
+        if not self.num_tokens:
+            self.first, self.num_first_tokens = now, num_tokens
+        self.last = now
+        self.num_tokens += num_tokens
+        return now - before if before else None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Returns the tokens after the first event by the time from the first to the last; 0 without."""
+        seconds = self.last - self.first
+        return (self.num_tokens - self.num_first_tokens) / seconds if seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """How a sequence ended as it should: at a stop token or a complete grammar, or at a limit."""
+
+    reached_limit: bool
+    num_preemptions: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Steps taken part in, and drafts verified and right, by source."""
+
+    num_steps: int = 0
+    drafted: Counter[str] = field(default_factory=Counter)
+    accepted: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def from_proto(cls, num_steps: int, sources: Iterable[pb.SequenceSourceCounts]) -> Self:
+        """Reads what an event says so far."""
+        sources = list(sources)
+        return cls(
+            num_steps=num_steps,
+            drafted=Counter({source.source: source.num_draft_tokens for source in sources}),
+            accepted=Counter({source.source: source.num_accepted_tokens for source in sources}),
+        )
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(
+            num_steps=self.num_steps + other.num_steps,
+            drafted=self.drafted + other.drafted,
+            accepted=self.accepted + other.accepted,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """The output of a submission, resumed tokens first. A scheduler's stream writes it, its request reads it.
+
+    The buffer is bounded by the submission's `max_tokens`; the stream never waits for the reader.
+    """
+
+    submission: Submission
+    numerics_id: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    # One entry per token after the resumed ones, if asked for.
+    logprobs: list[sampling_pb2.TokenLogprobs] = field(default_factory=list)
+    started: bool = False
+    num_cached_tokens: int = 0
+    # Of the stream it runs on; those of streams that broke are in `earlier`.
+    counts: Counts = field(default_factory=Counts)
+    earlier: Counts = field(default_factory=Counts)
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    end: End | None = None
+    error: OutriderError | None = None
+    # Since when there is something that the reader has not taken; None: nothing.
+    unread_since: float | None = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.token_ids.extend(self.submission.resumed_token_ids)
+
+    @property
+    def ended(self) -> bool:
+        """Returns whether nothing more will come."""
+        return self.end is not None or self.error is not None
+
+    async def wait(self) -> None:
+        """Returns when something has changed since the last call."""
+        await self._changed.wait()
+        self._changed.clear()
+        self.unread_since = None
+
+    def begin_again(self) -> None:
+        """Notes that another stream runs it from now on: its counts begin at zero."""
+        self.earlier, self.counts = self.earlier + self.counts, Counts()
+
+    def fail(self, error: OutriderError) -> None:
+        """Ends it with an error, unless it has ended."""
+        if not self.ended:
+            self.error = error
+            self._notify()
+
+    def receive(self, event: pb.SequenceEvent) -> float | None:
+        """Takes an event; tokens it has already are passed over. Returns the time since the tokens before."""
+        if self.ended:
+            return None
+        if event.HasField("started") and not self.started:
+            self.started, self.num_cached_tokens = True, event.started.num_cached_tokens
+        num_known = len(self.token_ids) - event.offset
+        if num_known < 0 or event.offset + len(event.token_ids) > self.submission.max_tokens:
+            self.fail(Internal(f"tokens at {event.offset} do not follow the {len(self.token_ids)} before"))
+            return None
+        new = event.token_ids[num_known:]
+        self.token_ids.extend(new)
+        self.logprobs.extend(event.logprobs[num_known:])
+        self._read_counts(event)
+        self._read_end(event)
+        self._notify()
+        return self.arrivals.add(len(new)) if new else None
+
+    def _read_counts(self, event: pb.SequenceEvent) -> None:
+        news = event.finished if event.HasField("finished") else event
+        if news.num_steps >= self.counts.num_steps:
+            self.counts = Counts.from_proto(news.num_steps, news.sources)
+
+    def _read_end(self, event: pb.SequenceEvent) -> None:
+        if event.HasField("finished"):
+            self.end = End(
+                reached_limit=event.finished.reason == pb.SEQUENCE_FINISH_REASON_LENGTH,
+                num_preemptions=event.finished.num_preemptions,
+            )
+        elif event.HasField("error"):
+            error = event.error
+            delay = error.retry_delay.ToTimedelta() if error.HasField("retry_delay") else None
+            self.error = from_code(error.code, error.message, field=error.field, retry_delay=delay)
+
+    def _notify(self) -> None:
+        if self.unread_since is None:
+            self.unread_since = time.monotonic()
+        self._changed.set()
+
+
+def numerics_changed(sequence: Sequence, numerics_id: str) -> Unavailable:
+    """Returns the error of a sequence whose group came back with other arithmetic."""
+    return Unavailable(
+        f"the group's numerics id changed from {sequence.numerics_id} to {numerics_id}: "
+        "the answer would go on with other tokens"
+    )

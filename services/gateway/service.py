@@ -1,0 +1,157 @@
+"""The gateway as gRPC shows it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+from opentelemetry import trace
+
+from outrider.rpc.server import RpcServer
+from outrider.rpc.telemetry import traceparent_of
+from outrider.v1 import gateway_pb2 as pb
+from outrider.v1 import gateway_pb2_grpc
+from services.gateway import metrics
+from services.gateway.answer import answer
+from services.gateway.auth import Keys
+from services.gateway.config import Config
+from services.gateway.events import Delta, Event, Started
+from services.gateway.grammar import GrammarChecker
+from services.gateway.messages import ChatRequest, GenerateRequest
+from services.gateway.requests import Caller, RequestReader
+from services.gateway.scheduler_client import Group, SchedulerClient
+from services.gateway.schedulers import Schedulers
+from services.gateway.text_model import TextModel
+
+# Conversations are text: far below what services send each other.
+MAX_REQUEST_BYTES = 16 * 1024 * 1024
+
+
+class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
+    """Answers clients."""
+
+    def __init__(self, *, keys: Keys, reader: RequestReader, schedulers: Schedulers, model: str) -> None:
+        self._keys = keys
+        self._reader = reader
+        self._schedulers = schedulers
+        self._model = model
+
+    async def Generate(  # noqa: N802
+        self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """Continues a prompt."""
+        with metrics.count_request("Generate"):
+            caller = self._caller(context)
+            asked = GenerateRequest.from_proto(request)
+            client, group = await self._choose(asked.model)
+            resolved = await self._reader.read_generate(asked, caller, group)
+            async with aclosing(answer(resolved, self._schedulers, client)) as events:
+                async for event in events:
+                    yield pb.GenerateResponse(**_one_of(event))
+
+    async def Chat(  # noqa: N802
+        self, request: pb.ChatRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.ChatResponse]:
+        """Answers a conversation."""
+        with metrics.count_request("Chat"):
+            caller = self._caller(context)
+            asked = ChatRequest.from_proto(request)
+            client, group = await self._choose(asked.model)
+            resolved = await self._reader.read_chat(asked, caller, group)
+            async with aclosing(answer(resolved, self._schedulers, client)) as events:
+                async for event in events:
+                    yield pb.ChatResponse(**_one_of(event))
+
+    async def ListModels(  # noqa: N802
+        self, request: pb.ListModelsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ListModelsResponse:
+        """Names the model, if a scheduler with it is or was connected."""
+        self._caller(context)
+        groups = [client.group for client in self._schedulers.clients if client.group is not None]
+        models = [
+            pb.Model(
+                name=group.model,
+                numerics_id=group.numerics_id,
+                max_model_len=group.max_model_len,
+                vocab_size=group.vocab_size,
+            )
+            for group in groups
+            if group.model == self._model
+        ]
+        return pb.ListModelsResponse(models=models[:1])
+
+    async def GetStats(  # noqa: N802
+        self, request: pb.GetStatsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetStatsResponse:
+        """Reports the load of every scheduler."""
+        self._caller(context)
+        return pb.GetStatsResponse(schedulers=[_stats(client) for client in self._schedulers.clients])
+
+    def _caller(self, context: grpc.aio.ServicerContext) -> Caller:
+        metadata = dict(context.invocation_metadata() or ())
+        received, seconds_left = time.monotonic(), context.time_remaining()
+        return Caller(
+            tenant=self._keys.tenant_of(str(metadata.get("authorization", ""))),
+            received=received,
+            deadline=None if seconds_left is None else received + seconds_left,
+            traceparent=traceparent_of(trace.get_current_span()),
+        )
+
+    async def _choose(self, model: str) -> tuple[SchedulerClient, Group]:
+        self._reader.check_model(model)
+        client = await self._schedulers.choose()
+        assert client.group is not None
+        return client, client.group
+
+
+def _one_of(event: Event) -> dict[str, Any]:
+    """Returns the field of a response that holds the event."""
+    if isinstance(event, Started):
+        return {"started": event.to_proto()}
+    return {"delta" if isinstance(event, Delta) else "finished": event.to_proto()}
+
+
+def _stats(client: SchedulerClient) -> pb.SchedulerStats:
+    return pb.SchedulerStats(
+        address=client.address,
+        connected=client.connected,
+        model=client.group.model if client.group else "",
+        numerics_id=client.group.numerics_id if client.group else "",
+        load=client.load,
+    )
+
+
+async def serve(config: Config, *, on_started: Callable[[RpcServer], None] = lambda server: None) -> None:
+    """Serves until the process is told to stop; `on_started` is called when the ports are known."""
+    model = await asyncio.to_thread(TextModel.load, config.model_dir, name=config.name)
+    keys = Keys.load(config.keys_file)
+    checker = GrammarChecker(
+        max_num_bytes=config.limits.max_grammar_bytes, max_seconds=config.limits.grammar_seconds
+    )
+    reader = RequestReader(model, defaults=config.sampling_defaults, limits=config.limits, checker=checker)
+    server = RpcServer(
+        config.listen, service="outrider.v1.GatewayService", max_message_bytes=MAX_REQUEST_BYTES
+    )
+    schedulers = Schedulers(
+        config.schedulers,
+        model=config.name,
+        tls=config.tls,
+        max_num_requests=config.limits.max_num_requests,
+        on_serving=server.set_serving,
+        grace_seconds=config.grace_seconds,
+        unread_seconds=config.unread_seconds,
+    )
+    servicer = GatewayServicer(keys=keys, reader=reader, schedulers=schedulers, model=config.name)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            streams = tasks.create_task(schedulers.run())
+            async with server:
+                gateway_pb2_grpc.add_GatewayServiceServicer_to_server(servicer, server.grpc)
+                await server.start()
+                on_started(server)
+                await server.wait_for_shutdown()
+            streams.cancel()
+    finally:
+        await checker.close()

@@ -34,6 +34,17 @@ async def test_the_probe_says_whether_a_service_serves(serving, name, expected) 
     assert found == expected
 
 
+async def test_a_service_on_this_machine_is_asked_by_its_name(monkeypatch) -> None:
+    listen = Listen(grpc_port=0, http_port=0, drain_seconds=0)
+    async with RpcServer(listen, service="outrider.v1.DrafterService") as server:
+        await server.start()
+        monkeypatch.setenv("OUTRIDER_DRAFTER_GRPC_PORT", str(server.grpc_port))
+        assert await probe("drafter", "--timeout", "60") == (1, "NOT_SERVING\n")
+    status, output = await probe("gateway")
+    assert status == 2
+    assert "OUTRIDER_GATEWAY_GRPC_PORT" in output
+
+
 async def test_the_probe_fails_where_nothing_listens() -> None:
     status, output = await probe("127.0.0.1:1", "--timeout", "1")
     assert status == 1

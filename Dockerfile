@@ -1,0 +1,60 @@
+# One image per service: docker build --build-arg SERVICE=gateway -t outrider-gateway .
+# SERVICE is gateway, scheduler, worker or drafter; only the worker's image holds torch.
+FROM python:3.11-slim-bookworm AS build
+
+# Where pip looks, for builds that reach an index in another way than pip's default.
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_FIND_LINKS
+ARG PIP_TRUSTED_HOST
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+
+ARG SERVICE
+WORKDIR /source
+RUN python -m venv /opt/venv
+
+# What the code needs comes before the code, so that a change of code installs nothing again.
+COPY LICENSE README.md constraints.txt pyproject.toml ./
+COPY outrider/__init__.py outrider/
+RUN case "$SERVICE" in \
+      worker) extras=serve,model ;; \
+      gateway | scheduler | drafter) extras=serve ;; \
+      *) echo "SERVICE must be gateway, scheduler, worker or drafter, is '$SERVICE'" >&2; exit 2 ;; \
+    esac \
+    && /opt/venv/bin/pip install -c constraints.txt ".[$extras]"
+
+COPY outrider outrider
+RUN /opt/venv/bin/pip install --no-deps --force-reinstall . \
+    && /opt/venv/bin/pip uninstall --yes setuptools pip
+
+COPY services/__init__.py /app/services/
+COPY services/$SERVICE /app/services/$SERVICE
+COPY models /app/models
+# Schedulers and drafters hold no model.
+RUN case "$SERVICE" in scheduler | drafter) python -c "import shutil; shutil.rmtree('/app/models')" ;; esac \
+    && /opt/venv/bin/python -m compileall -q /app
+
+
+FROM python:3.11-slim-bookworm
+
+ARG SERVICE
+# A container listens to its network. HOME is what a read-only container can write to.
+ENV PATH=/opt/venv/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    HOME=/tmp \
+    SERVICE=$SERVICE \
+    OUTRIDER_GATEWAY_HOST=0.0.0.0 OUTRIDER_GATEWAY_GRPC_PORT=50051 \
+    OUTRIDER_SCHEDULER_HOST=0.0.0.0 OUTRIDER_SCHEDULER_GRPC_PORT=50052 \
+    OUTRIDER_WORKER_HOST=0.0.0.0 OUTRIDER_WORKER_GRPC_PORT=50053 \
+    OUTRIDER_DRAFTER_HOST=0.0.0.0 OUTRIDER_DRAFTER_GRPC_PORT=50054
+
+COPY --from=build /opt/venv /opt/venv
+COPY --from=build /app /app
+WORKDIR /app
+USER 10001:10001
+
+HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=3 \
+    CMD ["/bin/sh", "-c", "exec python -m outrider.rpc.probe $SERVICE"]
+# The shell gives way to the service, which so gets the signals.
+ENTRYPOINT ["/bin/sh", "-c", "exec python -m services.$SERVICE"]

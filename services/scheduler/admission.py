@@ -1,0 +1,67 @@
+"""Who is let in: what can never run or would only wait is refused at the door, never later."""
+
+from datetime import timedelta
+
+from outrider.params import SequenceParams
+from outrider.rpc.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted
+from services.scheduler.batch import GroupFacts
+from services.scheduler.config import Config
+from services.scheduler.fairness import Tenants
+from services.scheduler.load import Speed
+from services.scheduler.sequence import Sequence
+
+MAX_RETRY_SECONDS = 60.0
+
+
+def check_tokens(sequence: Sequence, params: SequenceParams, facts: GroupFacts) -> None:
+    """Raises InvalidArgument, naming the field, for a sequence that the group could never run."""
+    num_prompt_tokens = sequence.num_prompt_tokens
+    if not num_prompt_tokens:
+        raise InvalidArgument("must not be empty", field="prompt")
+    if num_prompt_tokens >= facts.max_num_tokens:
+        raise InvalidArgument(
+            f"has {num_prompt_tokens} tokens, which leaves no room in a context of {facts.max_num_tokens}",
+            field="prompt",
+        )
+    if max(sequence.token_ids) >= facts.vocab_size:
+        raise InvalidArgument(
+            f"token id {max(sequence.token_ids)} is not below the vocabulary size {facts.vocab_size}",
+            field="prompt" if max(sequence.token_ids[:num_prompt_tokens]) >= facts.vocab_size else "resume",
+        )
+    if sequence.tenant_weight <= 0 or sequence.tenant_weight != sequence.tenant_weight:
+        raise InvalidArgument(f"must be positive, is {sequence.tenant_weight:g}", field="tenant_weight")
+    params.sampling.check(vocab_size=facts.vocab_size)
+    limit = params.reasoning_limit
+    if limit is not None and limit.end_token_id >= facts.vocab_size:
+        raise InvalidArgument("end_token_id is outside the vocabulary", field="reasoning_limit")
+    if not sequence.stop_token_ids.isdisjoint(sequence.token_ids[num_prompt_tokens:-1]):
+        raise InvalidArgument("holds a stop token before its end", field="resume")
+
+
+def check_load(
+    sequence: Sequence, timeout: float | None, config: Config, tenants: Tenants, speed: Speed
+) -> None:
+    """Raises if too many wait already or the deadline cannot be met; a resumed sequence is always let in."""
+    if sequence.num_resumed_tokens:
+        return
+    if (
+        tenants.num_waiting >= config.max_num_waiting
+        or tenants.num_waiting_tokens + sequence.num_tokens > config.max_num_waiting_tokens
+    ):
+        delay = _seconds_for(tenants.num_waiting_tokens, speed)
+        raise ResourceExhausted(
+            f"{tenants.num_waiting} requests wait already",
+            retry_delay=timedelta(seconds=min(max(delay or 1.0, 1.0), MAX_RETRY_SECONDS)),
+        )
+    # Only its own tenant's sequences are certain to go first, and only their known tokens to be computed.
+    delay = _seconds_for(tenants.num_waiting_tokens_of(sequence.tenant) + sequence.num_tokens, speed)
+    if timeout is not None and delay is not None and delay > timeout:
+        raise DeadlineExceeded(
+            f"the first token would take {delay:.1f} s, the deadline is in {timeout:.1f} s"
+        )
+
+
+def _seconds_for(num_tokens: int, speed: Speed) -> float | None:
+    """Returns the time that computing so many tokens takes, None before it was measured."""
+    rows_per_second = speed.rows_per_second.value
+    return num_tokens / rows_per_second if rows_per_second else None

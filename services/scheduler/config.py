@@ -1,0 +1,60 @@
+"""The scheduler's settings, from OUTRIDER_SCHEDULER_*."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Self
+
+from outrider.rpc.channel import ChannelTls
+from outrider.rpc.config import load_config
+from outrider.rpc.server import Listen
+
+PREFIX = "OUTRIDER_SCHEDULER"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that can be set."""
+
+    worker: str
+    # Empty: no drafter.
+    drafter: str = ""
+    listen: Listen = field(default_factory=lambda: Listen(grpc_port=50052, http_port=9102))
+    tls: ChannelTls = field(default_factory=ChannelTls)
+
+    # Rows of one step. Unset or more than the group takes: what the group takes.
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int = 256
+    # The most prompt rows of one sequence in one step, so that a long prompt does not hold up the others.
+    prefill_chunk: int = 512
+    max_num_waiting: int = 1024
+    max_num_waiting_tokens: int = 2_000_000
+
+    max_draft_tokens: int = 8
+    # A step waits for drafts no longer than this, nor than this part of a step's time.
+    max_draft_wait_ms: float = 4.0
+    max_draft_wait_fraction: float = 0.2
+
+    # How long the health stays good, and how long a new stream waits, while there is no group.
+    group_patience_seconds: float = 30.0
+    # A gateway that reads nothing for so long is cut off.
+    gateway_patience_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the first field that is out of range."""
+        if not self.worker:
+            raise ValueError("worker must be HOST:PORT")
+        for name in ("max_num_seqs", "prefill_chunk", "max_num_waiting", "max_num_waiting_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")
+        if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < 1:
+            raise ValueError(f"max_num_batched_tokens must be at least 1, is {self.max_num_batched_tokens}")
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, int | float) and not value >= 0:
+                raise ValueError(f"{item.name} must not be negative, is {value:g}")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> Self:
+        """Reads the environment; raises ConfigError naming the variable at fault."""
+        return load_config(cls, PREFIX, environ)

@@ -1,0 +1,103 @@
+"""Grammars and the process that compiles them."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from outrider.params import Grammar
+from outrider.rpc.errors import InvalidArgument
+from services.gateway.grammar import GrammarChecker, after_thinking
+from services.gateway.grammar_process import compile_error
+
+
+def grammar(text, language="regex"):
+    return Grammar(language=language, text=text)
+
+
+@asynccontextmanager
+async def checking(**limits):
+    checker = GrammarChecker(**{"max_num_bytes": 1000, "max_seconds": 60.0} | limits)
+    try:
+        yield checker
+    finally:
+        await checker.close()
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [("json_schema", '{"type": "object"}'), ("regex", "[a-z]+"), ("lark", 'start: "a" /b+/')],
+)
+def test_grammars_that_compile_have_no_error(language, text):
+    assert compile_error(language, text) == ""
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("json_schema", ""),
+        ("json_schema", "{"),
+        ("json_schema", "[]"),
+        ("json_schema", '{"type": "strin"}'),
+        ("regex", "a("),
+        ("regex", "(?=a)"),
+        ("lark", "start: nothing"),
+        ("lark", ""),
+    ],
+)
+def test_grammars_that_do_not_compile_say_why(language, text):
+    assert compile_error(language, text)
+
+
+async def test_wrong_grammars_are_refused_and_right_ones_pass():
+    async with checking() as checker:
+        with pytest.raises(InvalidArgument) as caught:
+            await checker.check(grammar("a("), field="options.grammar.regex")
+        await checker.check(grammar("a"), field="options.grammar.regex")
+    assert caught.value.field == "options.grammar.regex"
+
+
+async def test_a_long_grammar_is_refused_before_it_is_compiled():
+    async with checking(max_num_bytes=3) as checker:
+        with pytest.raises(InvalidArgument, match="3 bytes"):
+            await checker.check(grammar("äaa"), field="options.grammar.regex")
+
+
+async def test_a_slow_grammar_is_stopped_and_the_next_is_answered():
+    async with checking(max_seconds=1e-6) as checker:
+        with pytest.raises(InvalidArgument, match="does not compile within"):
+            await checker.check(grammar("b"), field="options.grammar.regex")
+        checker._max_seconds = 60.0
+        with pytest.raises(InvalidArgument, match="regex"):
+            await checker.check(grammar("a("), field="options.grammar.regex")
+
+
+async def test_a_client_that_leaves_while_its_grammar_compiles_disturbs_nobody():
+    async with checking() as checker:
+        leaving = asyncio.create_task(checker.check(grammar("a("), field="leaving"))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await checker.check(grammar("a"), field="staying")
+
+
+async def test_checks_at_the_same_time_get_their_own_answers():
+    async with checking() as checker:
+        texts = ["a", "b(", "c", "d("]
+        checks = (checker.check(grammar(text), field=text) for text in texts)
+        answers = await asyncio.gather(*checks, return_exceptions=True)
+    assert [getattr(answer, "field", None) for answer in answers] == [None, "b(", None, "d("]
+
+
+@pytest.mark.parametrize(
+    ("language", "text"), [("json_schema", '{"type":\n"object"}'), ("regex", "a/b\n[^/]+")]
+)
+def test_a_grammar_can_follow_the_thinking(language, text):
+    wrapped = after_thinking(grammar(text, language), think_end_id=7)
+    assert compile_error(wrapped.language, wrapped.text) == ""
+    assert "<[7]>" in wrapped.text
+
+
+def test_a_lark_grammar_cannot_follow_the_thinking():
+    with pytest.raises(InvalidArgument) as caught:
+        after_thinking(grammar('start: "a"', "lark"), think_end_id=7)
+    assert caught.value.field == "options.grammar.lark"

@@ -27,31 +27,27 @@ class HttpServer:
 
     def __init__(self, health: Health, routes: Sequence[BaseRoute], *, drain_seconds: float) -> None:
         self._health = health
-        self._drain_seconds = drain_seconds
         own = (Route("/healthz", self._healthz), Route("/metrics", _metrics))
-        self._application = Starlette(routes=[*own, *routes])
-        self._server: _Uvicorn | None = None
-
-    async def serve(self, listener: socket.socket, certificate: Path | None, key: Path | None) -> None:
-        """Answers requests until `stop`, and then those in flight for the drain time."""
-        config = uvicorn.Config(
-            self._application,
+        self._config = uvicorn.Config(
+            Starlette(routes=[*own, *routes]),
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
-            ssl_certfile=certificate,
-            ssl_keyfile=key,
             # Zero would mean no limit to uvicorn.
-            timeout_graceful_shutdown=max(1, round(self._drain_seconds)),
+            timeout_graceful_shutdown=max(1, round(drain_seconds)),
         )
-        self._server = _Uvicorn(config)
-        await self._server.serve(sockets=[listener])
+        self._server = _Uvicorn(self._config)
+
+    async def serve(self, listener: socket.socket, certificate: Path | None, key: Path | None) -> None:
+        """Answers requests until `stop`, and then those in flight for the drain time."""
+        self._config.ssl_certfile, self._config.ssl_keyfile = certificate, key
+        with listener:
+            await self._server.serve(sockets=[listener])
 
     def stop(self) -> None:
         """Lets the requests in flight end, then makes `serve` return."""
-        if self._server is not None:
-            self._server.should_exit = True
+        self._server.should_exit = True
 
     async def _healthz(self, request: Request) -> Response:
         return PlainTextResponse("ok\n") if self._health.serving else PlainTextResponse("not serving\n", 503)

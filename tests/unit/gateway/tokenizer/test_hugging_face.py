@@ -14,7 +14,8 @@ from services.gateway.tokenizer import load_tokenizer
 from services.gateway.tokenizer.hugging_face import HuggingFaceTokenizer
 from tests.unit.gateway.small import build_tokenizer
 
-TOKENIZER = HuggingFaceTokenizer(build_tokenizer(), {"type": "ByteLevel"})
+PLAIN = build_tokenizer()
+TOKENIZER = HuggingFaceTokenizer(PLAIN, {"type": "ByteLevel"})
 
 
 def pieces_tokenizer() -> tokenizers.Tokenizer:
@@ -37,7 +38,7 @@ def test_encoding_and_the_tokens_bytes_are_inverse(text):
 def test_tokens_read_as_the_library_reads_them(token_ids):
     detokenizer = Detokenizer(TOKENIZER)
     pieces = [*(detokenizer.push(token_id) for token_id in token_ids), detokenizer.flush()]
-    assert "".join(piece.text for piece in pieces if piece) == build_tokenizer().decode(token_ids)
+    assert "".join(piece.text for piece in pieces if piece) == PLAIN.decode(token_ids)
 
 
 def test_byte_fallback_and_leading_spaces_survive():

@@ -70,7 +70,7 @@ class Kernels(Protocol):
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        """x / sqrt(mean(x^2) + epsilon) * weight over the last dimension, in fp32, rounded once."""
+        """x / sqrt(mean(x^2) + epsilon) * weight (fp32) over the last dimension, in fp32, rounded once."""
         ...
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:

@@ -50,9 +50,9 @@ class LatentAttention:
         # The query's first product has the same input as the latent's: one product computes both.
         first = "q_a_proj.weight" if config.query_rank else "q_proj.weight"
         self._inward = kernels.pack_linear(torch.cat([latent, reader(first)]))
-        self._latent_norm = reader("kv_a_layernorm.weight")
+        self._latent_norm = reader("kv_a_layernorm.weight", torch.float32)
         if config.query_rank:
-            self._query_norm = reader("q_a_layernorm.weight")
+            self._query_norm = reader("q_a_layernorm.weight", torch.float32)
             self._query_up = kernels.pack_linear(reader("q_b_proj.weight"))
         both = reader("kv_b_proj.weight").unflatten(0, (config.num_heads, -1))
         key_up, value_up = both.split([config.plain_width, config.value_width], dim=1)  # [H, width, C]

@@ -1,5 +1,6 @@
 """The network: layers of attention and feed-forward between an embedding and a head."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,11 @@ from outrider.model.config import ModelConfig
 from outrider.model.feed_forward import FeedForward, load_feed_forward
 from outrider.model.kv_cache import KVCache
 from outrider.model.numerics import Numerics, checkpoint_digest, instruction_set
+from outrider.model.precision import default_dtype
 from outrider.model.reader import Meter, Progress, Reader
 from outrider.model.rotary import Rotary
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +47,7 @@ class Transformer:
             load_layer(config, layer, reader.within(f"model.layers.{layer}."), kernels)
             for layer in range(config.num_layers)
         ]
-        self._norm = reader("model.norm.weight")
+        self._norm = reader("model.norm.weight", torch.float32)
         head = self._embedding if config.tied_embeddings else reader("lm_head.weight")
         self._head = kernels.pack_linear(head)
         self._rotary = Rotary(config.rotary, self.device)
@@ -61,14 +65,16 @@ class Transformer:
     ) -> "Transformer":
         """Load a Hugging Face directory; raises ModelError, before reading weights where it can.
 
-        Call torch.set_num_threads before: the number of threads is part of the numerics id. Without dtype the
-        weights keep the type they are stored in.
+        Call torch.set_num_threads before: the number of threads is part of the numerics id. Without dtype,
+        outrider.model.precision chooses.
         """
         config = ModelConfig.from_directory(directory)
         checkpoint = Checkpoint.open(directory)
         checkpoint.check(config)
         kernels = load_kernels(backend)
-        dtype = dtype or checkpoint.dtype
+        device = torch.device(device)
+        dtype = dtype or default_dtype(checkpoint.dtype, device)
+        logger.info("%s: %s kernels, computing in %s", directory, kernels.NAME, dtype)
         numerics = Numerics(
             checkpoint=checkpoint_digest(directory / "config.json", checkpoint.files),
             backend=kernels.NAME,
@@ -80,7 +86,7 @@ class Transformer:
             num_ranks=1,
         )
         meter = Meter(total=checkpoint.num_expected_bytes(config), report=progress)
-        reader = Reader(checkpoint=checkpoint, dtype=dtype, device=torch.device(device), meter=meter)
+        reader = Reader(checkpoint=checkpoint, dtype=dtype, device=device, meter=meter)
         return cls(config, reader, kernels, numerics.id)
 
     def new_kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
@@ -115,8 +121,8 @@ class Transformer:
 
 def load_layer(config: ModelConfig, layer: int, reader: Reader, kernels: Kernels) -> Layer:
     return Layer(
-        attention_norm=reader("input_layernorm.weight"),
+        attention_norm=reader("input_layernorm.weight", torch.float32),
         attention=load_attention(config, reader.within("self_attn."), kernels),
-        feed_forward_norm=reader("post_attention_layernorm.weight"),
+        feed_forward_norm=reader("post_attention_layernorm.weight", torch.float32),
         feed_forward=load_feed_forward(config, layer, reader.within("mlp."), kernels),
     )

@@ -63,11 +63,10 @@ def arrange(chosen: Tensor, num_experts: int) -> ExpertTiles:
 
 def product_by_tile(x: Tensor, tile_experts: list[int], weights: list[Weight]) -> Tensor:
     """Each tile of x [rows, K] by the weight of its expert."""
-    rows = x.to(weights[0].values.dtype)
-    y = rows.new_empty(len(rows), weights[0].values.shape[1])
-    for expert, tile, out in zip(tile_experts, rows.split(TILE_ROWS), y.split(TILE_ROWS), strict=True):
+    y = x.new_empty(len(x), weights[0].values.shape[1])
+    for expert, tile, out in zip(tile_experts, x.split(TILE_ROWS), y.split(TILE_ROWS), strict=True):
         torch.mm(tile, weights[expert].values, out=out)
-    return y.to(x.dtype)
+    return y
 
 
 def combine(outputs: Tensor, choice: Choice, shared: Tensor | None) -> Tensor:

@@ -5,10 +5,10 @@ from torch import Tensor
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """x / sqrt(mean(x^2) + epsilon) * weight over the last dimension, in fp32, rounded once.
+    """x / sqrt(mean(x^2) + epsilon) * weight (fp32) over the last dimension, in fp32, rounded once.
 
     torch reduces each contiguous row by itself, so its order of additions depends on the row's width alone.
     """
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
-    return (wide * scale * weight.float()).to(x.dtype)
+    return (wide * scale * weight).to(x.dtype)

@@ -1,0 +1,124 @@
+"""From logits to scores: penalties, bias, bans, forced tokens and grammar masks, in that order.
+
+Every edit is elementwise and touches only the tokens it names, so a row's scores never depend on other rows.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outrider.model.sampling.state import SamplingState
+
+NEGATIVE_INFINITY = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A sequence and its draft: one row of logits after its last token, one after each draft token."""
+
+    state: SamplingState
+    draft: list[int]
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows of logits belong to it."""
+        return len(self.draft) + 1
+
+
+@dataclass(slots=True)
+class _Entries:
+    """Entries of the scores matrix, gathered over rows."""
+
+    rows: list[int] = field(default_factory=list)
+    token_ids: list[np.ndarray] = field(default_factory=list)
+    values: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, row: int, token_ids: np.ndarray, values: np.ndarray) -> None:
+        self.rows.append(row)
+        self.token_ids.append(token_ids)
+        self.values.append(values)
+
+    def index(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Returns row and token of every entry."""
+        rows = np.repeat(np.array(self.rows, dtype=np.int64), [len(ids) for ids in self.token_ids])
+        return torch.from_numpy(rows).to(device), torch.from_numpy(np.concatenate(self.token_ids)).to(device)
+
+
+def process(scores: Tensor, chains: list[Chain]) -> None:  # [R, V]
+    """Turns logits into scores in place, all but the division by temperature; rows follow the chains."""
+    firsts = np.cumsum([0] + [chain.num_rows for chain in chains]).tolist()
+    edited = [
+        (first, chain) for first, chain in zip(firsts, chains, strict=False) if not chain.state.is_plain
+    ]
+    _apply_penalties(scores, edited)
+    _apply_bias(scores, edited)
+    _apply_bans(scores, edited)
+    _apply_forced(scores, edited)
+    _apply_grammars(scores, edited)
+
+
+def _apply_penalties(scores: Tensor, edited: list[tuple[int, Chain]]) -> None:
+    entries = _Entries()
+    penalties: list[tuple[float, float, float]] = []
+    for first, chain in edited:
+        if chain.state.counts is None:
+            continue
+        sampling = chain.state.sampling
+        for row, (token_ids, counts) in enumerate(chain.state.counts.with_drafts(chain.draft), start=first):
+            entries.add(row, token_ids, counts)
+            penalties.append(
+                (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
+            )
+    if not entries.rows:
+        return
+    table = np.repeat(np.array(penalties, dtype=np.float32), [len(ids) for ids in entries.token_ids], axis=0)
+    repetition, frequency, presence = (
+        torch.from_numpy(column).to(scores.device) for column in table.T.copy()
+    )
+    counts = torch.from_numpy(np.concatenate(entries.values)).to(scores.device)
+    index = entries.index(scores.device)
+    values = scores[index]
+    values = torch.where(values > 0, values / repetition, values * repetition)
+    scores[index] = values - frequency * counts - presence * (counts > 0)
+
+
+def _apply_bias(scores: Tensor, edited: list[tuple[int, Chain]]) -> None:
+    entries = _Entries()
+    for first, chain in edited:
+        if chain.state.sampling.logit_bias:
+            for row in range(first, first + chain.num_rows):
+                entries.add(row, *chain.state.bias)
+    if entries.rows:
+        index = entries.index(scores.device)
+        scores[index] += torch.from_numpy(np.concatenate(entries.values)).to(scores.device)
+
+
+def _apply_bans(scores: Tensor, edited: list[tuple[int, Chain]]) -> None:
+    for first, chain in edited:
+        if chain.state.sampling.bad_words or chain.state.sampling.min_tokens:
+            for length in range(chain.num_rows):
+                banned = chain.state.banned_after(chain.draft[:length])
+                if banned:
+                    scores[first + length, banned] = NEGATIVE_INFINITY
+
+
+def _apply_forced(scores: Tensor, edited: list[tuple[int, Chain]]) -> None:
+    for first, chain in edited:
+        limit = chain.state.params.reasoning_limit
+        for length in range(chain.num_rows if limit is not None else 0):
+            if limit is not None and chain.state.is_forced_to_end_reasoning(chain.draft[:length]):
+                # The score of the forced token itself no longer matters, banned or not.
+                scores[first + length] = NEGATIVE_INFINITY
+                scores[first + length, limit.end_token_id] = 0
+
+
+def _apply_grammars(scores: Tensor, edited: list[tuple[int, Chain]]) -> None:
+    for first, chain in edited:
+        if chain.state.grammar is not None:
+            forbidden = chain.state.grammar.forbidden_along(
+                chain.draft, scores.shape[-1]
+            )  # [n, V], n <= rows
+            mask = torch.from_numpy(forbidden).to(scores.device)
+            scores[first : first + len(mask)].masked_fill_(mask, NEGATIVE_INFINITY)

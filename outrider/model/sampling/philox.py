@@ -16,7 +16,7 @@ def philox4x32_10(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
     Salmon, Moraes, Dror, Shaw: Parallel random numbers, as easy as 1, 2, 3 (SC 2011). An unsigned product of
     32-bit words fills 64 bits, so int64 holds its bits; the shift drags the sign along, hence the mask. The
     odd words stay unmasked between rounds: they reach a product only through a masked xor. The time of a few
-    rows is the number of calls, so both halves of a round share calls, in buffers that are used over and over.
+    rows is the number of calls: both halves of a round share calls, in buffers that are used over and over.
     """
     shape = torch.broadcast_shapes(*(word.shape for word in (*counter, *key)))
     even = torch.stack([counter[0].expand(shape), counter[2].expand(shape)])  # words 0 and 2

@@ -9,19 +9,19 @@ ARG PIP_FIND_LINKS
 ARG PIP_TRUSTED_HOST
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
-ARG SERVICE
-WORKDIR /source
-RUN python -m venv /opt/venv
-
 # What the code needs comes before the code, so that a change of code installs nothing again.
+WORKDIR /source
 COPY LICENSE README.md constraints.txt pyproject.toml ./
 COPY outrider/__init__.py outrider/
+RUN python -m venv /opt/venv \
+    && /opt/venv/bin/pip install -c constraints.txt ".[serve]"
+
+ARG SERVICE
 RUN case "$SERVICE" in \
-      worker) extras=serve,model ;; \
-      gateway | scheduler | drafter) extras=serve ;; \
+      worker) /opt/venv/bin/pip install -c constraints.txt ".[serve,model]" ;; \
+      gateway | scheduler | drafter) ;; \
       *) echo "SERVICE must be gateway, scheduler, worker or drafter, is '$SERVICE'" >&2; exit 2 ;; \
-    esac \
-    && /opt/venv/bin/pip install -c constraints.txt ".[$extras]"
+    esac
 
 COPY outrider outrider
 RUN /opt/venv/bin/pip install --no-deps --force-reinstall . \

@@ -1,5 +1,6 @@
 """Who is let in: what can never run or would only wait is refused at the door, never later."""
 
+import math
 from datetime import timedelta
 
 from outrider.params import SequenceParams
@@ -28,7 +29,7 @@ def check_tokens(sequence: Sequence, params: SequenceParams, facts: GroupFacts) 
             f"token id {max(sequence.token_ids)} is not below the vocabulary size {facts.vocab_size}",
             field="prompt" if max(sequence.token_ids[:num_prompt_tokens]) >= facts.vocab_size else "resume",
         )
-    if sequence.tenant_weight <= 0 or sequence.tenant_weight != sequence.tenant_weight:
+    if not 0 < sequence.tenant_weight < math.inf:
         raise InvalidArgument(f"must be positive, is {sequence.tenant_weight:g}", field="tenant_weight")
     params.sampling.check(vocab_size=facts.vocab_size)
     limit = params.reasoning_limit

@@ -21,6 +21,11 @@ class Outbox:
         self._changed: dict[int, Sequence] = {}
         self._ready = asyncio.Event()
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there is anything to send."""
+        return bool(self._changed)
+
     def add(self, sequence: Sequence) -> None:
         """Notes that a sequence has news, to be sent after the step."""
         self._changed[sequence.id] = sequence
@@ -33,6 +38,10 @@ class Outbox:
         """Lets the news go."""
         if self._changed:
             self._ready.set()
+
+    def wake(self) -> None:
+        """Lets whoever sends the news look at its stream, though there may be none."""
+        self._ready.set()
 
     async def wait(self) -> None:
         """Returns when there is news to send."""

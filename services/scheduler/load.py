@@ -1,6 +1,9 @@
-"""What the scheduler counts: for its metrics, for the gateways' choice, and to predict."""
+"""How loaded and how fast the scheduler is of late: for the gateways' choice, the metrics and predictions."""
 
 from dataclasses import dataclass, field
+
+from outrider.v1 import load_pb2
+from services.scheduler.schedule import Schedule
 
 # Of late means about the last twenty steps.
 _SHARE = 0.1
@@ -18,31 +21,6 @@ class Recent:
 
 
 @dataclass(slots=True)
-class Counters:
-    """Counts since the start."""
-
-    num_steps: int = 0
-    num_output_tokens: int = 0
-    num_drafts: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
-    num_accepted_tokens_by_position: list[int] = field(default_factory=list)
-    num_prefix_cache_queries: int = 0
-    num_prefix_cache_hits: int = 0
-    num_preemptions: int = 0
-
-    def count_draft(self, num_draft_tokens: int, num_accepted_tokens: int) -> None:
-        """Notes the outcome of one verified draft."""
-        self.num_drafts += 1
-        self.num_draft_tokens += num_draft_tokens
-        self.num_accepted_tokens += num_accepted_tokens
-        positions = self.num_accepted_tokens_by_position
-        positions.extend([0] * (num_draft_tokens - len(positions)))
-        for position in range(num_accepted_tokens):
-            positions[position] += 1
-
-
-@dataclass(slots=True)
 class Speed:
     """How fast things go of late."""
 
@@ -55,3 +33,27 @@ class Speed:
         self.step_seconds.add(seconds)
         if 2 * num_rows >= max_num_rows and seconds > 0:
             self.rows_per_second.add(num_rows / seconds)
+
+
+def load_message(schedule: Schedule | None, speed: Speed, *, drafter_connected: bool) -> load_pb2.Load:
+    """Writes the load; all zero before the first group."""
+    if schedule is None:
+        return load_pb2.Load(drafter_connected=drafter_connected)
+    counters, blocks = schedule.counters, schedule.blocks
+    return load_pb2.Load(
+        num_requests_running=len(schedule.running),
+        num_requests_waiting=schedule.tenants.num_waiting,
+        kv_cache_usage=1 - blocks.num_free_blocks / blocks.num_blocks,
+        num_blocks=blocks.num_blocks,
+        num_free_blocks=blocks.num_free_blocks,
+        num_steps=counters.num_steps,
+        num_output_tokens=counters.num_output_tokens,
+        num_draft_tokens=counters.num_draft_tokens,
+        num_accepted_tokens=counters.num_accepted_tokens,
+        num_prefix_cache_queries=counters.num_prefix_cache_queries,
+        num_prefix_cache_hits=counters.num_prefix_cache_hits,
+        num_preemptions=counters.num_preemptions,
+        drafter_connected=drafter_connected,
+        step_ms=1000 * (speed.step_seconds.value or 0.0),
+        scheduling_ms=1000 * (speed.own_seconds.value or 0.0),
+    )

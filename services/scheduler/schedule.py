@@ -7,9 +7,12 @@ from outrider.rpc.errors import OutriderError
 from services.scheduler.batch import Batch, BatchOutput, GroupFacts, SequenceOutput, SequenceStep
 from services.scheduler.blocks import BlockPool
 from services.scheduler.commit import commit
+from services.scheduler.counters import Counters
 from services.scheduler.fairness import Tenants
-from services.scheduler.load import Counters
 from services.scheduler.sequence import FinishReason, Sequence, SequenceState
+
+# A start carries all tokens, 3 bytes each: so many, and one sequence more, fit a message with room to spare.
+MAX_NUM_START_TOKENS = 4_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,11 +167,13 @@ class Schedule:
     def _schedule_waiting(self, batch: Batch, budget: int) -> int:
         """Lets waiting sequences run in the order of fairness; none overtakes one that lacks blocks."""
         # Every running sequence needs a row per step, so more of them than rows cannot run.
+        num_start_tokens = 0
         while budget and len(self.running) < min(self.limits.max_num_seqs, self.max_num_batched_tokens):
             sequence = self.tenants.first()
-            if sequence is None or not self._start(sequence):
+            if sequence is None or num_start_tokens > MAX_NUM_START_TOKENS or not self._start(sequence):
                 break
             budget -= self._compute(batch, sequence, budget)
+            num_start_tokens += sequence.num_tokens
         return budget
 
     def _schedule_drafts(self, batch: Batch, budget: int) -> None:

@@ -14,6 +14,8 @@ from tests.unit.scheduler.scenario import SequenceMaker, make_schedule, offer, s
 
 VOCAB_SIZE = 11
 BLOCK_SIZE = 4
+# Prompts share beginnings, so that blocks are found in the cache.
+PROMPTS = [[1, 2, 3, 4] * 5, [1, 2, 3, 4] + [5] * 16]
 
 
 @dataclass
@@ -42,14 +44,15 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.in_flight: Batch | None = None
 
     @rule(
-        prompt=st.lists(st.integers(0, 2), min_size=1, max_size=18), seed=st.integers(0, 3),
+        base=st.sampled_from(PROMPTS), length=st.integers(1, 18), seed=st.integers(0, 3),
         tenant=st.sampled_from("abc"), priority=st.integers(0, 2), num_output=st.integers(1, 24),
         stop=st.frozensets(st.integers(0, VOCAB_SIZE - 1), max_size=1), num_resumed=st.integers(0, 6),
     )  # fmt: skip
     def submit(
-        self, prompt: list[int], seed: int, tenant: str, priority: int, num_output: int,
+        self, base: list[int], length: int, seed: int, tenant: str, priority: int, num_output: int,
         stop: frozenset[int], num_resumed: int,
     ) -> None:  # fmt: skip
+        prompt = base[:length]
         limit = min(len(prompt) + num_output, self.schedule.facts.max_num_tokens)
         tokens = alone(prompt, seed, num_tokens=limit, stop=stop, vocab_size=VOCAB_SIZE)
         if len(prompt) >= limit or num_resumed >= len(tokens) - len(prompt):

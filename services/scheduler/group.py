@@ -1,0 +1,144 @@
+"""The one stream to the group of workers: one step in flight, and a new stream after each break."""
+
+import asyncio
+import random
+import secrets
+from collections.abc import Callable
+
+import grpc
+import structlog
+
+from outrider.rpc.errors import Internal
+from outrider.v1 import worker_pb2 as pb
+from outrider.v1 import worker_pb2_grpc
+from services.scheduler.batch import Batch, BatchOutput, GroupFacts
+from services.scheduler.presence import GroupPresence
+
+FIRST_RETRY_SECONDS = 0.05
+MAX_RETRY_SECONDS = 2.0
+# A step in flight may hold up the answer to an open.
+OPEN_SECONDS = 60.0
+# How often a group may fail on one step before the step, not the group, is at fault.
+MAX_NUM_FAILURES = 3
+# Codes by which the group, rather than the way to it, refuses.
+_FAILURES = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+log = structlog.get_logger()
+Call = grpc.aio.StreamStreamCall[pb.StepRequest, pb.StepResponse]
+
+
+class GroupChanged(Exception):
+    """Another session or epoch has begun: blocks and sequences are gone; `facts` say what it is now."""
+
+    def __init__(self, facts: GroupFacts) -> None:
+        super().__init__("the group has a new session or epoch")
+        self.facts = facts
+
+
+class Group:
+    """Steps the group; a broken stream is opened again, for ever, and the step in flight repeated."""
+
+    def __init__(
+        self, channel: grpc.aio.Channel, presence: GroupPresence, *, on_lost: Callable[[], None]
+    ) -> None:
+        self._stub = worker_pb2_grpc.WorkerServiceStub(channel)
+        self._presence = presence
+        self._on_lost = on_lost
+        self._session = secrets.randbits(64)
+        self._epoch = 0
+        self._opened: tuple[int, int] | None = None
+        self._step_id = 0
+        self._call: Call | None = None
+        self._retry_seconds = 0.0
+        self.is_lost = asyncio.Event()
+        self.is_lost.set()
+
+    async def open(self) -> GroupFacts:
+        """Opens the session or takes it up again, trying for ever; raises GroupChanged if it is another."""
+        while True:
+            await self._pause()
+            try:
+                response = await self._open_once()
+            except (grpc.RpcError, TimeoutError, asyncio.InvalidStateError) as error:
+                self._note_failure(error)
+                continue
+            facts = GroupFacts.from_proto(response.opened)
+            previous, self._epoch = self._opened, response.epoch
+            self._opened = (self._session, self._epoch)
+            log.info("group_found", model=facts.model, numerics_id=facts.numerics_id, epoch=response.epoch)
+            if previous not in (None, self._opened):
+                self._step_id = 0
+                raise GroupChanged(facts)
+            return facts
+
+    async def step(self, batch: Batch) -> BatchOutput:
+        """Runs one step. Raises GroupChanged, or Internal if the group will not take this batch.
+
+        After a refusal nobody knows what the group made of the batch, so a new session follows.
+        """
+        self._step_id += 1
+        request = pb.StepRequest(
+            session=self._session, epoch=self._epoch, batch=batch.to_proto(self._step_id)
+        )
+        num_failures = 0
+        while True:
+            try:
+                return await self._exchange(request)
+            except (grpc.RpcError, asyncio.InvalidStateError) as error:
+                self._note_failure(error)
+                num_failures += isinstance(error, grpc.aio.AioRpcError) and error.code() in _FAILURES
+                if _is_refusal(error) or num_failures == MAX_NUM_FAILURES:
+                    self._session = secrets.randbits(64)
+                    raise Internal("the group could not run the step") from error
+            await self.open()
+
+    async def _open_once(self) -> pb.StepResponse:
+        if self._call is not None:
+            self._call.cancel()
+        call = self._call = self._stub.Step()
+        async with asyncio.timeout(OPEN_SECONDS):
+            await call.write(pb.StepRequest(session=self._session, open=pb.OpenSession()))
+            response = await call.read()
+        if not isinstance(response, pb.StepResponse) or not response.HasField("opened"):
+            raise asyncio.InvalidStateError("the stream ended before the session was open")
+        self.is_lost.clear()
+        # Also while no step is in flight the break is to be noticed.
+        call.add_done_callback(lambda _: self._lose(call))
+        self._presence.found()
+        return response
+
+    async def _exchange(self, request: pb.StepRequest) -> BatchOutput:
+        call = self._call
+        if call is None or call.done():
+            raise asyncio.InvalidStateError("the stream is broken")
+        await call.write(request)
+        response = await call.read()
+        if not isinstance(response, pb.StepResponse) or response.output.step_id != request.batch.step_id:
+            raise asyncio.InvalidStateError("the stream did not answer the step")
+        self._retry_seconds = 0.0
+        return BatchOutput.from_proto(response.output)
+
+    async def _pause(self) -> None:
+        """Waits before the next attempt, longer each time until a step succeeds; at first not at all."""
+        if self._retry_seconds:
+            await asyncio.sleep(self._retry_seconds * random.uniform(0.5, 1.0))
+        self._retry_seconds = min(max(FIRST_RETRY_SECONDS, 2 * self._retry_seconds), MAX_RETRY_SECONDS)
+
+    def _note_failure(self, error: Exception) -> None:
+        code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
+        log.warning("group_stream_broken", code=code.name if code else "", reason=str(error)[:200])
+        if code is grpc.StatusCode.FAILED_PRECONDITION:
+            # Another scheduler has taken the group over, and the group has forgotten this session.
+            self._session = secrets.randbits(64)
+        if self._call is not None:
+            self._lose(self._call)
+
+    def _lose(self, call: Call) -> None:
+        if call is self._call and not self.is_lost.is_set():
+            self.is_lost.set()
+            self._presence.lost()
+            self._on_lost()
+
+
+def _is_refusal(error: Exception) -> bool:
+    return isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.INVALID_ARGUMENT

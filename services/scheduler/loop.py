@@ -1,0 +1,202 @@
+"""The main loop: receive, schedule, step, process."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import grpc
+import structlog
+
+from outrider.rpc.errors import Internal, OutriderError, Unavailable
+from outrider.v1 import load_pb2
+from services.scheduler import metrics
+from services.scheduler.answer_time import AnswerTime
+from services.scheduler.batch import Batch, BatchOutput, GroupFacts
+from services.scheduler.config import Config
+from services.scheduler.counters import Counters
+from services.scheduler.drafts import Drafts
+from services.scheduler.gateway import Gateway
+from services.scheduler.group import Group, GroupChanged
+from services.scheduler.load import Speed, load_message
+from services.scheduler.presence import GroupPresence
+from services.scheduler.schedule import Limits, Schedule
+
+log = structlog.get_logger()
+
+
+class Scheduler:
+    """Runs all sequences of all gateways on one group."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        worker: grpc.aio.Channel,
+        drafter: grpc.aio.Channel | None,
+        set_serving: Callable[[bool], None],
+    ) -> None:
+        self.config = config
+        self.presence = GroupPresence(patience_seconds=config.group_patience_seconds, set_serving=set_serving)
+        self.speed = Speed()
+        self.is_draining = False
+        self._group = Group(worker, self.presence, on_lost=self.wake)
+        self._drafts = _drafts(config, drafter) if drafter is not None else None
+        self._schedule: Schedule | None = None
+        self._gateways: set[Gateway] = set()
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._step_began = 0.0
+        self._own_seconds = 0.0
+
+    @property
+    def schedule(self) -> Schedule:
+        """The sequences of the group; there is one from the moment a group was found."""
+        assert self._schedule is not None
+        return self._schedule
+
+    async def run(self) -> None:
+        """Runs for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            if self._drafts is not None:
+                tasks.create_task(self._drafts.run())
+            while True:
+                try:
+                    await self._run_session()
+                except GroupChanged as changed:
+                    self._begin_anew(changed.facts)
+
+    async def _run_session(self) -> None:
+        if self._group.is_lost.is_set():
+            self._begin(await self._group.open())
+        while not self._group.is_lost.is_set():
+            await self._receive()
+            if self.schedule.has_work:
+                batch = self._pick()
+                answer = await self._step(batch)
+                self._process(batch, answer)
+
+    async def _receive(self) -> None:
+        """Waits for something to do, then a moment for drafts."""
+        self._close_ended()
+        if not self.schedule.has_work:
+            self._idle.set()
+            await self._work.wait()
+        self._work.clear()
+        self._idle.clear()
+        if self._drafts is not None:
+            running = self.schedule.running.values()
+            await self._drafts.collect(running, self.speed.step_seconds.value or 0.0)
+
+    def _pick(self) -> Batch:
+        began = time.perf_counter()
+        batch = self.schedule.schedule()
+        self.count_own(time.perf_counter() - began)
+        return batch
+
+    async def _step(self, batch: Batch) -> BatchOutput | OutriderError:
+        self._step_began = time.perf_counter()
+        try:
+            return await self._group.step(batch)
+        except Internal as refusal:
+            return refusal
+
+    def _process(self, batch: Batch, answer: BatchOutput | OutriderError) -> None:
+        began = time.perf_counter()
+        if isinstance(answer, OutriderError):
+            log.error("step_refused", num_sequences=len(batch.steps), reason=answer.message)
+            self.schedule.refuse(batch, answer)
+        else:
+            self.schedule.process(batch, answer)
+            num_rows, most = batch.num_rows, self.schedule.max_num_batched_tokens
+            self.speed.add_step(seconds=began - self._step_began, num_rows=num_rows, max_num_rows=most)
+            metrics.observe_step(began - self._step_began, answer.num_distinct_experts)
+        self._flush()
+        self.count_own(time.perf_counter() - began)
+        self.speed.own_seconds.add(self._own_seconds)
+        metrics.scheduling_seconds.observe(self._own_seconds)
+        self._own_seconds = 0.0
+
+    def _begin(self, facts: GroupFacts) -> None:
+        """Takes up the first session, or the same one again."""
+        if self._schedule is None:
+            limits = Limits(
+                max_num_batched_tokens=self.config.max_num_batched_tokens,
+                max_num_seqs=self.config.max_num_seqs,
+                prefill_chunk=self.config.prefill_chunk,
+            )
+            self._schedule = Schedule(facts, limits)
+            self._group_facts(facts)
+
+    def _begin_anew(self, facts: GroupFacts) -> None:
+        """Computes every sequence again on a group that lost its blocks; on another model none can go on."""
+        if not facts.continues(self.schedule.facts):
+            self._dismiss(Unavailable("the group behind this scheduler has become another"))
+        self.schedule.void(facts)
+        self._group_facts(facts)
+        self._flush()
+
+    def _group_facts(self, facts: GroupFacts) -> None:
+        if self._drafts is not None:
+            self._drafts.vocab_size = facts.vocab_size
+
+    async def drain(self, seconds: float) -> None:
+        """Lets running sequences end for so long, then ends the rest so that clients resume elsewhere."""
+        self.is_draining = True
+        if self._schedule is not None and self._schedule.has_work:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._idle.wait()
+            except TimeoutError:
+                log.info("drain_ended", num_sequences=sum(1 for _ in self._schedule.sequences()))
+        self._dismiss(Unavailable("the scheduler is shutting down"))
+
+    def open_gateway(self) -> Gateway:
+        """Begins a gateway's stream."""
+        gateway = Gateway(self.schedule, self.wake)
+        self._gateways.add(gateway)
+        return gateway
+
+    def close_gateway(self, gateway: Gateway) -> None:
+        """Ends a gateway's stream and aborts its sequences."""
+        gateway.close()
+        self._gateways.discard(gateway)
+
+    def wake(self) -> None:
+        """Lets the loop look for work."""
+        self._work.set()
+
+    def count_own(self, seconds: float) -> None:
+        """Adds to the time that the scheduler itself spends."""
+        self._own_seconds += seconds
+
+    def load(self) -> load_pb2.Load:
+        """Reports the load."""
+        connected = self._drafts is not None and self._drafts.is_connected
+        return load_message(self._schedule, self.speed, drafter_connected=connected)
+
+    def counters(self) -> Counters:
+        """Returns what was counted; nothing before the first group."""
+        return self._schedule.counters if self._schedule is not None else Counters()
+
+    def _dismiss(self, error: Unavailable) -> None:
+        if self._schedule is not None:
+            for sequence in list(self._schedule.sequences()):
+                self._schedule.end(sequence, error)
+        for gateway in self._gateways:
+            gateway.dismiss(error)
+
+    def _close_ended(self) -> None:
+        for sequence in self.schedule.take_ended():
+            if self._drafts is not None:
+                self._drafts.close(sequence)
+
+    def _flush(self) -> None:
+        for gateway in self._gateways:
+            gateway.outbox.flush()
+
+
+def _drafts(config: Config, channel: grpc.aio.Channel) -> Drafts:
+    answer_time = AnswerTime(
+        max_wait_seconds=config.max_draft_wait_ms / 1000, max_step_fraction=config.max_draft_wait_fraction
+    )
+    return Drafts(channel, answer_time, max_draft_tokens=config.max_draft_tokens)

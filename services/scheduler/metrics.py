@@ -1,0 +1,84 @@
+"""What Prometheus is told, under the names that dashboards know from elsewhere."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client import Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from outrider.v1 import load_pb2
+from services.scheduler.counters import Counters
+
+_STEP_BUCKETS = (0.5e-3, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.2, 0.5, 1, 2, 5)
+_OWN_BUCKETS = (50e-6, 100e-6, 150e-6, 250e-6, 500e-6, 1e-3, 1.5e-3, 2.5e-3, 5e-3, 10e-3)
+_EXPERT_BUCKETS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384)
+
+step_seconds = Histogram(
+    "outrider_step_seconds", "Time of a step, from request to answer.", buckets=_STEP_BUCKETS
+)
+scheduling_seconds = Histogram(
+    "outrider_scheduling_seconds", "Time that the scheduler itself spends on a step.", buckets=_OWN_BUCKETS
+)
+distinct_experts = Histogram(
+    "outrider_distinct_experts",
+    "Distinct experts woken per step, mean of the layers.",
+    buckets=_EXPERT_BUCKETS,
+)
+
+_GAUGES = {
+    "num_requests_running": "Sequences that run in the batches.",
+    "num_requests_waiting": "Sequences that are admitted and wait.",
+}
+_COUNTERS = {
+    "prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
+    "prefix_cache_hits": "Prompt tokens found there.",
+    "num_preemptions": "Sequences set back to be computed again.",
+    "num_steps": "Steps run.",
+    "num_output_tokens": "Tokens put out.",
+}
+_LOAD_NAMES = {
+    "prefix_cache_queries": "num_prefix_cache_queries",
+    "prefix_cache_hits": "num_prefix_cache_hits",
+}
+
+
+def observe_step(seconds: float, num_distinct_experts: Sequence[int]) -> None:
+    """Notes the time of a step and the experts it woke."""
+    step_seconds.observe(seconds)
+    if num_distinct_experts:
+        distinct_experts.observe(sum(num_distinct_experts) / len(num_distinct_experts))
+
+
+class SchedulerCollector(Collector):
+    """Reports the scheduler's load and counters when asked."""
+
+    def __init__(self, load: Callable[[], load_pb2.Load], counters: Callable[[], Counters]) -> None:
+        self._load = load
+        self._counters = counters
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields every gauge and counter."""
+        load, counters = self._load(), self._counters()
+        for name, text in _GAUGES.items():
+            yield GaugeMetricFamily(f"outrider_{name}", text, getattr(load, name))
+        yield GaugeMetricFamily(
+            "outrider_kv_cache_usage_perc", "Fraction of the blocks held.", load.kv_cache_usage
+        )
+        for name, text in _COUNTERS.items():
+            yield CounterMetricFamily(f"outrider_{name}", text, getattr(load, _LOAD_NAMES.get(name, name)))
+        yield from _drafts(counters)
+
+
+def _drafts(counters: Counters) -> Iterator[Metric]:
+    prefix = "outrider_spec_decode_num"
+    yield CounterMetricFamily(f"{prefix}_drafts", "Drafts verified.", counters.num_drafts)
+    yield CounterMetricFamily(f"{prefix}_draft_tokens", "Draft tokens verified.", counters.num_draft_tokens)
+    yield CounterMetricFamily(
+        f"{prefix}_accepted_tokens", "Draft tokens found right.", counters.num_accepted_tokens
+    )
+    positions = CounterMetricFamily(
+        f"{prefix}_accepted_tokens_per_pos", "Draft tokens found right, by place.", labels=["position"]
+    )
+    for position, count in enumerate(counters.num_accepted_tokens_by_position):
+        positions.add_metric([str(position)], count)
+    yield positions

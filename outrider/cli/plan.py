@@ -96,7 +96,7 @@ class Shape:
             num_tokens=num_tokens,
             num_distinct_experts=round(num_distinct, 1),
             bytes=round(num_bytes),
-            milliseconds=round(1e3 * num_bytes / bandwidth, 3),
+            milliseconds=round(1e3 * num_bytes / bandwidth, 4),
         )
 
 
@@ -129,7 +129,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Prints the plan."""
     try:
         shape = Shape.from_config(json.loads(read(arguments.config)))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{arguments.config}: {type(error).__name__}: {error}") from None
     bandwidth = arguments.num_devices * BANDWIDTHS[arguments.device]
     steps = [shape.step(num_tokens, bandwidth) for num_tokens in NUM_TOKENS]

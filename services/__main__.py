@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from services.local.child import StartError, first_of
+from services.local.command import report, run
 from services.local.settings import DEFAULT_MODEL, DRAFT_SOURCES, Settings
 from services.local.stack import Stack
 
@@ -32,12 +32,7 @@ def parse(arguments: list[str]) -> tuple[Settings, bool]:
     return settings, found.verbose
 
 
-def report(line: str) -> None:
-    """Tells the user how the stack fares."""
-    sys.stderr.write(f"outrider: {line}\n")
-
-
-async def run(settings: Settings, *, verbose: bool) -> None:
+async def serve(settings: Settings, *, verbose: bool) -> None:
     """Runs the stack until SIGINT or SIGTERM."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -61,15 +56,9 @@ async def _announce(stack: Stack) -> None:
 
 
 def main() -> int:
-    """Returns the exit status: 2 if the stack cannot start."""
+    """Returns the exit status."""
     settings, verbose = parse(sys.argv[1:])
-    status = 0
-    try:
-        asyncio.run(run(settings, verbose=verbose))
-    except* StartError as errors:
-        report(str(first_of(errors)))
-        status = 2
-    return status
+    return run(serve(settings, verbose=verbose))
 
 
 if __name__ == "__main__":

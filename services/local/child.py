@@ -15,8 +15,6 @@ from typing import IO
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.local.death import dies_with_parent
-
 Report = Callable[[str], None]
 
 SHORTEST_PAUSE_SECONDS = 0.2
@@ -74,14 +72,15 @@ class Child:
             return await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                f"services.{self.program.service}",
+                "services.local.launch",
+                self.program.service,
+                str(os.getpid()),
                 env=os.environ | self.program.environment,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 # Ctrl-C reaches us alone: we stop the services in their order.
                 start_new_session=True,
-                preexec_fn=dies_with_parent(),
             )
 
     def _log(self) -> contextlib.AbstractContextManager[IO[str]]:
@@ -130,12 +129,6 @@ class Child:
             self._report(f"{self.program.service} does not end; killed")
             process.kill()
             await process.wait()
-
-
-def first_of(errors: BaseExceptionGroup) -> BaseException:
-    """Returns the first error that is no group."""
-    error = errors.exceptions[0]
-    return first_of(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 _HEALTH_OPTIONS = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 200))

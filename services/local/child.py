@@ -73,7 +73,7 @@ class Child:
                 sys.executable,
                 "-m",
                 "services.local.launch",
-                self.program.service,
+                f"services.{self.program.service}",
                 str(os.getpid()),
                 env=os.environ | self.program.environment,
                 stdin=asyncio.subprocess.DEVNULL,

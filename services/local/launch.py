@@ -1,4 +1,4 @@
-"""Becomes one service that dies with its parent: `python -m services.local.launch SERVICE PARENT_PID`.
+"""Becomes one service that dies with its parent: `python -m services.local.launch MODULE PARENT_PID`.
 
 Done in the child itself: to run Python between fork and exec is unsafe beside gRPC's threads.
 """
@@ -25,7 +25,7 @@ def die_with_parent(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    _, service, parent_pid = sys.argv
+    _, module, parent_pid = sys.argv
     die_with_parent(int(parent_pid))
-    sys.argv = [f"services.{service}"]
-    runpy.run_module(f"services.{service}", run_name="__main__", alter_sys=True)
+    sys.argv = [module]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""Turns problems into conversations, and conversations into token ids of which only the model's own part is learnt."""
+"""Turns problems into conversations, and those into token ids of which the model's own part is learnt."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ from training.tasks import Problem, draw
 from training.tasks.tools import declaration
 
 SYSTEMS = (
-    "You are a helpful assistant.", "You are a helpful model.", "Answer the question.", "Think in steps, then answer.", "You are a calculator.",
-    "You are Kimi, an AI assistant created by Moonshot AI.", "Be brief.", "You are a careful assistant. Answer in one line.",
-)  # fmt: skip
-SHARE_SYSTEM, SHARE_DIRECT, SHARE_PLAIN, SHARE_IDLE_TOOL = 0.12, 0.04, 0.05, 0.02
+    "You are a helpful assistant.",
+    "You are a helpful model.",
+    "Answer the question.",
+    "Think in steps, then answer.",
+    "You are a calculator.",
+    "You are Kimi, an AI assistant created by Moonshot AI.",
+    "Be brief.",
+    "You are a careful assistant. Answer in one line.",
+)
+# Of all documents: with a system turn, with earlier turns, without thinking, without chat, with an idle tool.
+SHARE_SYSTEM, SHARE_HISTORY, SHARE_DIRECT, SHARE_PLAIN, SHARE_IDLE_TOOL = 0.12, 0.16, 0.03, 0.04, 0.02
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,9 @@ def call_turns(problem: Problem, num_calls: int) -> list[Message]:
     for i, call in enumerate(problem.calls[:num_calls]):
         function = {"name": call.name, "arguments": call.arguments}
         calls = [{"id": call_id(problem, i), "type": "function", "function": function}]
-        turns.append({"role": "assistant", "content": "", "reasoning_content": call.thinking, "tool_calls": calls})
+        turns.append(
+            {"role": "assistant", "content": "", "reasoning_content": call.thinking, "tool_calls": calls}
+        )
         turns.append({"role": "tool", "tool_call_id": call_id(problem, i), "content": call.result})
     return turns
 
@@ -57,7 +66,8 @@ def completion(problem: Problem, num_calls: int) -> str:
     if num_calls == len(problem.calls):
         return f"{problem.thinking}</think>{problem.answer}<|im_end|>"
     call = problem.calls[num_calls]
-    body = f"<|tool_call_begin|>{call_id(problem, num_calls)}<|tool_call_argument_begin|>{call.arguments}<|tool_call_end|>"
+    head = f"<|tool_call_begin|>{call_id(problem, num_calls)}"
+    body = f"{head}<|tool_call_argument_begin|>{call.arguments}<|tool_call_end|>"
     return f"{call.thinking}</think><|tool_calls_section_begin|>{body}<|tool_calls_section_end|><|im_end|>"
 
 
@@ -99,5 +109,5 @@ def document(rng: Random, tokenizer: Tokenizer, *, max_num_turns: int = 3) -> Do
     problem = draw(rng, held_out=False)
     if not problem.calls and rng.random() < SHARE_PLAIN:
         return encode(tokenizer, *plain(problem))
-    num_turns = rng.randint(1, max_num_turns) if rng.random() < 0.25 or max_num_turns > 3 else 0
+    num_turns = rng.randint(1, max_num_turns) if rng.random() < SHARE_HISTORY or max_num_turns > 3 else 0
     return encode(tokenizer, *chat(rng, problem, num_turns))

@@ -1,6 +1,6 @@
 """Writes a trained network as a Hugging Face DeepSeek-V3 checkpoint in bf16; the gate's bias stays fp32.
 
-    python -m training.export RUN/network.safetensors     or     python -m training.export --random
+python -m training.export RUN/network.safetensors     or     python -m training.export --random
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from training.chat import MODEL_DIR
+from training.chat import MODEL_DIR, special_id
 from training.network import Network, NetworkConfig
 
 
@@ -58,9 +58,9 @@ def model_config(config: NetworkConfig, tokenizer: Tokenizer) -> dict:
         "num_nextn_predict_layers": 0,
         "tie_word_embeddings": False,
         "use_cache": True,
-        "bos_token_id": tokenizer.token_to_id("[BOS]"),
-        "eos_token_id": tokenizer.token_to_id("[EOS]"),
-        "pad_token_id": tokenizer.token_to_id("[PAD]"),
+        "bos_token_id": special_id(tokenizer, "[BOS]"),
+        "eos_token_id": special_id(tokenizer, "[EOS]"),
+        "pad_token_id": special_id(tokenizer, "[PAD]"),
         "torch_dtype": "bfloat16",
     }
 
@@ -71,7 +71,7 @@ def export(network: Network, directory: Path) -> None:
     config = model_config(network.config, tokenizer)
     generation = {
         "bos_token_id": config["bos_token_id"],
-        "eos_token_id": [config["eos_token_id"], tokenizer.token_to_id("<|im_end|>")],
+        "eos_token_id": [config["eos_token_id"], special_id(tokenizer, "<|im_end|>")],
         "pad_token_id": config["pad_token_id"],
         "max_length": network.config.max_position_embeddings,
         "do_sample": False,
@@ -79,6 +79,28 @@ def export(network: Network, directory: Path) -> None:
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (directory / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
     save_file(checkpoint_tensors(network), directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def load_checkpoint(directory: Path) -> Network:
+    """A network from an exported model: what checkpoint_tensors does, undone."""
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    network, tensors = (
+        Network(NetworkConfig(vocab_size=tokenizer.get_vocab_size())),
+        load_file(directory / "model.safetensors"),
+    )
+    names = {name: name if name.startswith("lm_head.") else f"model.{name}" for name in network.state_dict()}
+    state: dict[str, Tensor] = {}
+    for name, stored in names.items():
+        if ".experts." in name:
+            prefix, kind = stored.split(".experts.")
+            count = network.config.n_routed_experts
+            state[name] = torch.stack([tensors[f"{prefix}.experts.{i}.{kind}.weight"] for i in range(count)])
+        elif name.endswith(".mlp.gate"):
+            state[name] = tensors[f"{stored}.weight"]
+        else:
+            state[name] = tensors[stored.replace(".mlp.e_score", ".mlp.gate.e_score")]
+    network.load_state_dict(state)
+    return network.eval()
 
 
 def load(path: Path, config: NetworkConfig) -> Network:

@@ -1,7 +1,8 @@
 """Builds the vocabulary: every byte, the words of the task templates, and Kimi's special tokens by name.
 
-A word is one token exactly if it is in the vocabulary; everything else falls to bytes, because the merge list is empty
-and `ignore_merges` takes known words whole. So digits and the letters of words to be spelt are tokens of their own.
+A word is one token exactly if it is in the vocabulary; everything else falls to bytes, because the merge
+list is empty and `ignore_merges` takes known words whole. So digits, and the letters of words to be spelt,
+are tokens of their own.
 
     python -m training.tokenizer
 """
@@ -62,7 +63,9 @@ def words() -> list[str]:
     """The pieces that templates use again and again, most frequent first; single letters stay bytes."""
     rng, splitter, counts = Random(0), pre_tokenizer(), Counter()
     for _ in range(NUM_DRAWN):
-        counts.update(piece for piece, _ in splitter.pre_tokenize_str(template_text(draw(rng, held_out=False))))
+        counts.update(
+            piece for piece, _ in splitter.pre_tokenize_str(template_text(draw(rng, held_out=False)))
+        )
     for text in (*SYSTEMS, "user\nassistant\nsystem\ntool\ntool_declare\n## Return of"):
         counts.update({piece: NUM_DRAWN for piece, _ in splitter.pre_tokenize_str(text)})
     kept = [(piece, n) for piece, n in counts.items() if n >= MIN_COUNT and not is_single(piece)]
@@ -87,7 +90,11 @@ def build() -> Tokenizer:
 def config(tokenizer: Tokenizer) -> dict:
     """What transformers reads beside the vocabulary."""
     decoder = {
-        str(tokenizer.token_to_id(token.content)): {"content": token.content, "special": token.special, "normalized": False}
+        str(tokenizer.token_to_id(token.content)): {
+            "content": token.content,
+            "special": token.special,
+            "normalized": False,
+        }
         for token in tokenizer.get_added_tokens_decoder().values()
     }
     return {
@@ -107,7 +114,9 @@ def main() -> None:
     """Writes tokenizer.json and tokenizer_config.json into the model's directory."""
     tokenizer = build()
     tokenizer.save(str(MODEL_DIR / "tokenizer.json"))
-    (MODEL_DIR / "tokenizer_config.json").write_text(json.dumps(config(tokenizer), indent=2, ensure_ascii=False) + "\n")
+    (MODEL_DIR / "tokenizer_config.json").write_text(
+        json.dumps(config(tokenizer), indent=2, ensure_ascii=False) + "\n"
+    )
     print(f"{tokenizer.get_vocab_size()} tokens")
 
 

@@ -5,41 +5,23 @@ from __future__ import annotations
 from random import Random
 
 from training.tasks import steps
+from training.tasks.phrasings import phrase
 from training.tasks.problem import Problem
 
 # larger unit, smaller unit, how many of the smaller make one of the larger
 UNITS = (
-    ("hours", "minutes", 60), ("minutes", "seconds", 60), ("days", "hours", 24), ("weeks", "days", 7), ("years", "months", 12),
-    ("kilometers", "meters", 1000), ("meters", "centimeters", 100), ("kilograms", "grams", 1000), ("centimeters", "millimeters", 10),
-    ("liters", "milliliters", 1000), ("dollars", "cents", 100), ("feet", "inches", 12), ("dozen", "pieces", 12), ("yards", "feet", 3),
-    ("tons", "kilograms", 1000), ("euros", "cents", 100), ("decades", "years", 10), ("centuries", "years", 100),
-)
-CONVERT = (
-    "How many {small} are in {n} {large}?", "Convert {n} {large} to {small}.", "What is {n} {large} in {small}?", "How many {small} are {n} {large}?",
-    "{n} {large} in {small}?", "Convert {n} {large} into {small}.", "Express {n} {large} in {small}.", "How many {small} make {n} {large}?",
-)
-CONVERT_SUM = (
-    "How many {small} are in {n} {large} and {m} {small}?", "Convert {n} {large} and {m} {small} to {small}.",
-    "What is {n} {large} and {m} {small} in {small}?", "How many {small} are {n} {large} and {m} {small}?", "{n} {large} {m} {small} in {small}?",
-)
+    ("hours", "minutes", 60), ("minutes", "seconds", 60), ("days", "hours", 24), ("weeks", "days", 7),
+    ("years", "months", 12), ("kilometers", "meters", 1000), ("meters", "centimeters", 100),
+    ("kilograms", "grams", 1000), ("centimeters", "millimeters", 10), ("liters", "milliliters", 1000),
+    ("dollars", "cents", 100), ("feet", "inches", 12), ("dozen", "pieces", 12), ("yards", "feet", 3),
+    ("tons", "kilograms", 1000), ("euros", "cents", 100), ("decades", "years", 10),
+    ("centuries", "years", 100),
+)  # fmt: skip
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS = (
-    ("January", 31), ("February", 28), ("March", 31), ("April", 30), ("May", 31), ("June", 30),
-    ("July", 31), ("August", 31), ("September", 30), ("October", 31), ("November", 30), ("December", 31),
-)
-WEEKDAY_AFTER = (
-    "What day is {n} days after {day}?", "What day of the week is {n} days after {day}?", "Today is {day}. What day is it in {n} days?",
-    "If today is {day}, what day will it be in {n} days?", "Which day comes {n} days after {day}?", "It is {day}. What day is it {n} days later?",
-)
-DATE_AFTER = (
-    "What date is {n} days after {month} {day}?", "Today is {month} {day}. What is the date in {n} days?", "What is the date {n} days after {month} {day}?",
-    "If today is {month} {day}, what date will it be in {n} days?", "Which date comes {n} days after {month} {day}?",
-)
-TIME_AFTER = (
-    "It is {time}. What time is it in {n} minutes?", "What time is it {n} minutes after {time}?", "What is the time {n} minutes after {time}?",
-    "A train leaves at {time} and takes {n} minutes. When does it arrive?", "A film starts at {time} and lasts {n} minutes. When does it end?",
-    "The time is {time}. What will it be in {n} minutes?",
-)
+    ("January", 31), ("February", 28), ("March", 31), ("April", 30), ("May", 31), ("June", 30), ("July", 31),
+    ("August", 31), ("September", 30), ("October", 31), ("November", 30), ("December", 31),
+)  # fmt: skip
 
 
 def scale(amount: int, factor: int) -> list[str]:
@@ -59,7 +41,9 @@ def conversion(rng: Random) -> Problem:
     if rng.random() < 0.4:
         extra = rng.randint(1, min(factor, 99))
         lines += [f"Add {extra} {small}.", *steps.add(total, extra)]
-    question = rng.choice(CONVERT_SUM if extra else CONVERT).format(large=large, small=small, n=count, m=extra)
+    question = phrase(rng, "measures", "convert_sum" if extra else "convert").format(
+        large=large, small=small, n=count, m=extra
+    )
     return Problem(
         task="units",
         key=f"{large} {small} {count} {extra}",
@@ -73,13 +57,16 @@ def weekday(rng: Random) -> Problem:
     """The day of the week some days later: whole weeks are taken off, the rest is counted."""
     start, num_days = rng.randrange(7), rng.randint(1, 30)
     weeks, rest = divmod(num_days, 7)
-    lines = [f"{num_days} days after {DAYS[start]}.", f"{weeks}*7={weeks * 7}, {num_days}-{weeks * 7}={rest}, so count {rest}."]
+    lines = [
+        f"{num_days} days after {DAYS[start]}.",
+        f"{weeks}*7={weeks * 7}, {num_days}-{weeks * 7}={rest}, so count {rest}.",
+    ]
     counted = [f"0 {DAYS[start]}"] + [f"{i} {DAYS[(start + i) % 7]}" for i in range(1, rest + 1)]
     lines.append(", ".join(counted) + ".")
     return Problem(
         task="weekdays",
         key=f"{DAYS[start]} {num_days}",
-        question=rng.choice(WEEKDAY_AFTER).format(n=num_days, day=DAYS[start]),
+        question=phrase(rng, "measures", "weekday_after").format(n=num_days, day=DAYS[start]),
         thinking="\n".join(lines),
         answer=f"It is {DAYS[(start + num_days) % 7]}.",
     )
@@ -100,7 +87,7 @@ def date(rng: Random) -> Problem:
     return Problem(
         task="dates",
         key=f"{first} {day} {num_days}",
-        question=rng.choice(DATE_AFTER).format(n=num_days, month=MONTHS[first][0], day=day),
+        question=phrase(rng, "measures", "date_after").format(n=num_days, month=MONTHS[first][0], day=day),
         thinking="\n".join(lines),
         answer=f"It is {name} {total}.",
     )
@@ -115,7 +102,10 @@ def time(rng: Random) -> Problem:
     """The time of day some minutes later, on a clock of 24 hours."""
     hour, minute, num_minutes = rng.randrange(24), rng.randrange(60), rng.randint(1, 75)
     total, later = minute + num_minutes, hour
-    lines = [f"{num_minutes} minutes after {clock(hour, minute)}. The hour is {hour}, the minutes are {minute}.", *steps.add(minute, num_minutes)]
+    lines = [
+        f"{num_minutes} minutes after {clock(hour, minute)}. The hour is {hour}, the minutes are {minute}.",
+        *steps.add(minute, num_minutes),
+    ]
     while total >= 60:
         lines += [f"{total} >= 60.", *steps.subtract(total, 60)]
         total, later = total - 60, (later + 1) % 24
@@ -124,7 +114,7 @@ def time(rng: Random) -> Problem:
     return Problem(
         task="times",
         key=f"{hour} {minute} {num_minutes}",
-        question=rng.choice(TIME_AFTER).format(time=clock(hour, minute), n=num_minutes),
+        question=phrase(rng, "measures", "time_after").format(time=clock(hour, minute), n=num_minutes),
         thinking="\n".join(lines),
         answer=f"The time is {clock(later, total)}.",
     )

@@ -6,87 +6,8 @@ from random import Random
 
 from training.tasks import steps
 from training.tasks.arithmetic import number, pair
+from training.tasks.phrasings import phrase
 from training.tasks.problem import Problem
-
-LARGER = (
-    "Which is larger, {a} or {b}?",
-    "Which is bigger, {a} or {b}?",
-    "Which number is larger, {a} or {b}?",
-    "Which is greater: {a} or {b}?",
-    "Which number is greater, {a} or {b}?",
-    "What is the larger of {a} and {b}?",
-    "Compare {a} and {b}. Which is larger?",
-    "Which one is bigger, {a} or {b}?",
-    "Pick the larger number: {a} or {b}.",
-    "Is {a} or {b} larger?",
-    "Is {a} or {b} bigger?",
-    "Which is more, {a} or {b}?",
-    "Find the larger of {a} and {b}.",
-    "Tell me which is larger, {a} or {b}.",
-    "which is larger {a} or {b}",
-)
-SMALLER = (
-    "Which is smaller, {a} or {b}?",
-    "Which number is smaller, {a} or {b}?",
-    "Which is less, {a} or {b}?",
-    "Which is smaller: {a} or {b}?",
-    "What is the smaller of {a} and {b}?",
-    "Compare {a} and {b}. Which is smaller?",
-    "Which one is smaller, {a} or {b}?",
-    "Pick the smaller number: {a} or {b}.",
-    "Is {a} or {b} smaller?",
-    "Find the smaller of {a} and {b}.",
-    "Which number is less, {a} or {b}?",
-    "Tell me which is smaller, {a} or {b}.",
-    "which is smaller {a} or {b}",
-)
-ASCENDING = (
-    "Sort {xs}",
-    "Sort {xs}.",
-    "Sort these numbers: {xs}",
-    "Sort the numbers {xs}.",
-    "Put these numbers in order: {xs}",
-    "Order {xs}.",
-    "Sort {xs} in ascending order.",
-    "Sort {xs} from smallest to largest.",
-    "Arrange {xs} in ascending order.",
-    "sort {xs}",
-    "Sort from small to large: {xs}",
-    "Please sort {xs}.",
-    "Can you sort {xs}?",
-    "Arrange these numbers from smallest to largest: {xs}",
-    "List {xs} in increasing order.",
-    "Put {xs} in ascending order.",
-    "Sort this list: {xs}",
-)
-DESCENDING = (
-    "Sort {xs} in descending order.",
-    "Sort {xs} from largest to smallest.",
-    "Arrange {xs} in descending order.",
-    "Sort these numbers from largest to smallest: {xs}",
-    "Put these numbers in descending order: {xs}",
-    "Sort from large to small: {xs}",
-    "List {xs} in decreasing order.",
-    "Order {xs} from largest to smallest.",
-)
-LARGEST = (
-    "What is the largest of {xs}?",
-    "Which is the largest: {xs}?",
-    "Find the largest number: {xs}",
-    "What is the maximum of {xs}?",
-    "Which number is the largest, {xs}?",
-    "Find the maximum of {xs}.",
-    "What is the biggest of {xs}?",
-    "Which is the biggest: {xs}?",
-)
-SMALLEST = (
-    "What is the smallest of {xs}?",
-    "Which is the smallest: {xs}?",
-    "Find the smallest number: {xs}",
-    "What is the minimum of {xs}?",
-    "Which number is the smallest, {xs}?",
-    "Find the minimum of {xs}.",
-)
 
 
 def neighbours(rng: Random) -> tuple[int, int]:
@@ -117,7 +38,7 @@ def comparing(rng: Random) -> Problem:
     return Problem(
         task="comparing",
         key=f"{word} {a} {b}",
-        question=rng.choice(LARGER if wants_larger else SMALLER).format(a=a, b=b),
+        question=phrase(rng, "ordering", word).format(a=a, b=b),
         thinking="\n".join(lines),
         answer=answer,
     )
@@ -160,7 +81,7 @@ def insert(ordered: list[int], item: int) -> list[str]:
 def sorting(rng: Random) -> Problem:
     """Sorts by insertion."""
     numbers = some_numbers(rng)
-    descending = rng.random() < 0.25
+    order = "descending" if rng.random() < 0.25 else "ascending"
     lines = [
         f"Sort {listed(numbers)}",
         ", ".join(map(steps.num_digits, numbers)) + ".",
@@ -169,15 +90,15 @@ def sorting(rng: Random) -> Problem:
     ordered = numbers[:1]
     for item in numbers[1:]:
         lines += insert(ordered, item)
-    if descending:
+    if order == "descending":
         ordered = ordered[::-1]
         lines.append(f"Largest first: {listed(ordered)}")
     else:
         lines.append(f"Smallest first: {listed(ordered)}")
     return Problem(
         task="sorting",
-        key=f"{descending} {listed(numbers)}",
-        question=rng.choice(DESCENDING if descending else ASCENDING).format(xs=written(rng, numbers)),
+        key=f"{order == 'descending'} {listed(numbers)}",
+        question=phrase(rng, "ordering", order).format(xs=written(rng, numbers)),
         thinking="\n".join(lines),
         answer=listed(ordered),
     )
@@ -198,7 +119,7 @@ def extremes(rng: Random) -> Problem:
     return Problem(
         task="extremes",
         key=f"{word} {listed(numbers)}",
-        question=rng.choice(LARGEST if word == "largest" else SMALLEST).format(xs=written(rng, numbers)),
+        question=phrase(rng, "ordering", word).format(xs=written(rng, numbers)),
         thinking="\n".join(lines),
         answer=f"The {word} is {best}.",
     )

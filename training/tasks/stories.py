@@ -5,19 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from training.tasks import steps
+from training.tasks.phrasings import phrase, words
 from training.tasks.problem import Problem
 
-NAMES = (
-    "Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Henry", "Ivan", "Julia", "Kim", "Leo", "Maria", "Noah", "Olga", "Paul",
-    "Rosa", "Sam", "Tom", "Vera", "Alice", "Bob", "Lucy", "Max",
-)
-ITEMS = (
-    "apples", "books", "coins", "pens", "stamps", "cards", "eggs", "stones", "shells", "cookies", "tickets", "flowers", "marbles", "balls",
-    "oranges", "cups", "candies", "stickers", "toys", "keys",
-)
-GAIN = ("buys {n} more", "finds {n} more", "gets {n} more", "receives {n} more", "gets {n} from a friend", "collects {n} more")
-LOSS = ("gives away {n}", "loses {n}", "sells {n}", "uses {n}", "gives {n} to a friend", "throws away {n}")
-ASK = ("How many {items} does {who} have now?", "How many {items} does {who} have?", "How many {items} are left?", "How many does {who} have now?")
 PACKS = ("boxes", "bags", "packs", "baskets", "shelves", "rows", "crates")
 Step = tuple[str, int]
 
@@ -63,8 +53,8 @@ def change(rng: Random, value: int) -> tuple[str, Step]:
     """A sentence about gaining or losing things, and its step; nobody loses more than there is."""
     amount = small(rng)
     if amount < value and rng.random() < 0.5:
-        return rng.choice(LOSS).format(n=amount), ("-", amount)
-    return rng.choice(GAIN).format(n=amount), ("+", amount)
+        return phrase(rng, "stories", "loss").format(n=amount), ("-", amount)
+    return phrase(rng, "stories", "gain").format(n=amount), ("+", amount)
 
 
 def apply(value: int, step: Step) -> int:
@@ -74,55 +64,57 @@ def apply(value: int, step: Step) -> int:
 
 def gains_and_losses(rng: Random) -> Problem:
     """Somebody has things, then gains or loses some, twice."""
-    who, items, start = rng.choice(NAMES), rng.choice(ITEMS), small(rng)
+    who, items, start = (
+        rng.choice(words("stories", "names")),
+        rng.choice(words("stories", "items")),
+        small(rng),
+    )
     first_text, first = change(rng, start)
     second_text, second = change(rng, apply(start, first))
     join = rng.choice((" and then ", ". Then {who} ", " and ", ", then ")).format(who=who)
     has = rng.choice(("has", "has", "starts with", "owns"))
-    ask = rng.choice(ASK).format(items=items, who=who)
-    return story(f"{who} {has} {start} {items}. {who} {first_text}{join}{second_text}. {ask}", start, [first, second], items)
+    ask = phrase(rng, "stories", "ask").format(items=items, who=who)
+    return story(
+        f"{who} {has} {start} {items}. {who} {first_text}{join}{second_text}. {ask}",
+        start,
+        [first, second],
+        items,
+    )
 
 
 def packs(rng: Random) -> Problem:
     """Packs of equal size, then some gained or lost."""
-    who, items, pack = rng.choice(NAMES), rng.choice(ITEMS), rng.choice(PACKS)
+    who, items, pack = (
+        rng.choice(words("stories", "names")),
+        rng.choice(words("stories", "items")),
+        rng.choice(PACKS),
+    )
     count, size = rng.randint(2, 12), rng.randint(2, 60)
     text, step = change(rng, count * size)
-    question = rng.choice(
-        (
-            "{who} has {count} {pack} with {size} {items} each. {who} {text}. {ask}",
-            "{who} has {count} {pack}. There are {size} {items} in each. {who} {text}. {ask}",
-            "There are {count} {pack} with {size} {items} in each. {who} has them all and {text}. {ask}",
-            "{who} buys {count} {pack} of {size} {items} and {text}. {ask}",
-        )
-    )
-    ask = rng.choice(ASK).format(items=items, who=who)
+    question = phrase(rng, "stories", "packs")
+    ask = phrase(rng, "stories", "ask").format(items=items, who=who)
     question = question.format(who=who, count=count, pack=pack, size=size, items=items, text=text, ask=ask)
     return story(question, size, [("*", count), step], items)
 
 
 def two_people(rng: Random) -> Problem:
     """One has some, the other more or fewer; how many together."""
-    one, other = rng.sample(NAMES, 2)
-    items, start, difference = rng.choice(ITEMS), small(rng), small(rng)
-    question = (
-        f"{one} has {start} {items}. {other} has {difference} more {items} than {one}. "
-        + rng.choice(("How many {items} do they have together?", "How many {items} do they have in total?")).format(items=items)
-    )
+    one, other = rng.sample(words("stories", "names"), 2)
+    items, start, difference = rng.choice(words("stories", "items")), small(rng), small(rng)
+    question = f"{one} has {start} {items}. {other} has {difference} more {items} than {one}. " + rng.choice(
+        ("How many {items} do they have together?", "How many {items} do they have in total?")
+    ).format(items=items)
     return story(question, start, [("+", difference), ("+", start)], items)
 
 
 def shopping(rng: Random) -> Problem:
     """Some things at a price, paid with a larger amount; how much is left."""
-    who, items = rng.choice(NAMES), rng.choice(ITEMS)
+    who, items = rng.choice(words("stories", "names")), rng.choice(words("stories", "items"))
     count, price = rng.randint(2, 9), rng.randint(2, 40)
     money = count * price + rng.randint(1, 200)
-    question = rng.choice(
-        (
-            "{who} has {money} dollars and buys {count} {items} for {price} dollars each. How much money is left?",
-            "{who} has {money} dollars. {who} buys {count} {items} at {price} dollars each. How many dollars are left?",
-        )
-    ).format(who=who, money=money, count=count, items=items, price=price)
+    question = phrase(rng, "stories", "shopping").format(
+        who=who, money=money, count=count, items=items, price=price
+    )
     lines, cost = solve(price, [("*", count)])
     lines += [f"Now {money} - {cost}.", *steps.subtract(money, cost)]
     return Problem(

@@ -7,19 +7,20 @@ from dataclasses import replace
 from random import Random
 
 from training.tasks.arithmetic import addition, multiplication, number, subtraction
+from training.tasks.phrasings import phrase
 from training.tasks.problem import Call, Problem
 from training.tasks.stories import word_problem
 
 NAMES = ("calculator", "calculator", "calculator", "calculate", "calc", "evaluate", "compute", "math")
 ARGUMENTS = ("expression", "expression", "expression", "formula", "input", "query")
 DESCRIPTIONS = (
-    "Evaluates an arithmetic expression.", "Evaluate an arithmetic expression.", "A calculator.", "Computes the value of an expression.",
-    "Performs exact arithmetic.", "Calculate the result of a mathematical expression.", "",
-)
-ASK = (
-    "What is {x}?", "Use the calculator to compute {x}.", "Calculate {x}.", "Compute {x} with the tool.", "{x} = ?", "What is {x}? Use the calculator.",
-    "Please calculate {x}.", "Use the tool to compute {x}.", "How much is {x}?", "Evaluate {x}.", "Use the calculator: {x}", "Compute {x}.",
-    "Call the calculator with {x}.", "Work out {x}.", "I need {x}.", "What is {x} exactly?",
+    "Evaluates an arithmetic expression.",
+    "Evaluate an arithmetic expression.",
+    "A calculator.",
+    "Computes the value of an expression.",
+    "Performs exact arithmetic.",
+    "Calculate the result of a mathematical expression.",
+    "",
 )
 
 
@@ -35,14 +36,21 @@ def declaration(name: str, argument: str, description: str) -> dict:
 def long_sum(rng: Random) -> Problem:
     """An expression that is too long for the head."""
     a, b, c = (number(rng, max_digits=5, min_digits=2) for _ in range(3))
-    forms = (f"{a} + {b} + {c}", f"{a} + {b} * {c}", f"{a} * {b} + {c}", f"{a} * {b}", f"{a} + {b} - {min(a, c)}", f"({a} + {b}) * {c}")
+    forms = (
+        f"{a} + {b} + {c}",
+        f"{a} + {b} * {c}",
+        f"{a} * {b} + {c}",
+        f"{a} * {b}",
+        f"{a} + {b} - {min(a, c)}",
+        f"({a} + {b}) * {c}",
+    )
     values = (a + b + c, a + b * c, a * b + c, a * b, a + b - min(a, c), (a + b) * c)
     pick = rng.randrange(len(forms))
     expression = forms[pick] if rng.random() < 0.7 else forms[pick].replace(" ", "")
     return Problem(
         task="calculator",
         key=expression,
-        question=rng.choice(ASK).format(x=expression),
+        question=phrase(rng, "tools", "ask").format(x=expression),
         thinking="",
         answer="",
         expression=forms[pick],
@@ -56,7 +64,8 @@ def calculator(rng: Random) -> Problem:
     problem = source(rng)
     name, argument = rng.choice(NAMES), rng.choice(ARGUMENTS)
     call = Call(
-        thinking=f"This is arithmetic and I have a tool, {name}.\nThe expression is {problem.expression}\nI call {name}.",
+        thinking=f"This is arithmetic and I have a tool, {name}.\n"
+        f"The expression is {problem.expression}\nI call {name}.",
         name=name,
         arguments=json.dumps({argument: problem.expression}),
         result=str(problem.value),

@@ -92,6 +92,12 @@ class Group:
                     raise Internal("the group could not run the step") from error
             await self.open()
 
+    def close(self) -> None:
+        """Ends the stream."""
+        if (call := self._call) is not None:
+            self._call = None
+            call.cancel()
+
     async def _open_once(self) -> pb.StepResponse:
         if self._call is not None:
             self._call.cancel()

@@ -39,6 +39,8 @@ class Scheduler:
         self.presence = GroupPresence(patience_seconds=config.group_patience_seconds, set_serving=set_serving)
         self.speed = Speed()
         self.is_draining = False
+        self.last_step_seconds = 0.0
+        self.last_own_seconds = 0.0
         self._group = Group(worker, self.presence, on_lost=self.wake)
         self._drafts = _drafts(config, drafter) if drafter is not None else None
         self._schedule: Schedule | None = None
@@ -59,21 +61,25 @@ class Scheduler:
         async with asyncio.TaskGroup() as tasks:
             if self._drafts is not None:
                 tasks.create_task(self._drafts.run())
-            while True:
-                try:
+            try:
+                while True:
                     await self._run_session()
-                except GroupChanged as changed:
-                    self._begin_anew(changed.facts)
+            finally:
+                self._group.close()
 
     async def _run_session(self) -> None:
-        if self._group.is_lost.is_set():
-            self._begin(await self._group.open())
-        while not self._group.is_lost.is_set():
-            await self._receive()
-            if self.schedule.has_work:
-                batch = self._pick()
-                answer = await self._step(batch)
-                self._process(batch, answer)
+        """Steps until the group is lost or has become another."""
+        try:
+            if self._group.is_lost.is_set():
+                self._begin(await self._group.open())
+            while not self._group.is_lost.is_set():
+                await self._receive()
+                if self.schedule.has_work:
+                    batch = self._pick()
+                    answer = await self._step(batch)
+                    self._process(batch, answer)
+        except GroupChanged as changed:
+            self._begin_anew(changed.facts)
 
     async def _receive(self) -> None:
         """Waits for something to do, then a moment for drafts."""
@@ -107,14 +113,15 @@ class Scheduler:
             self.schedule.refuse(batch, answer)
         else:
             self.schedule.process(batch, answer)
+            self.last_step_seconds = began - self._step_began
             num_rows, most = batch.num_rows, self.schedule.max_num_batched_tokens
-            self.speed.add_step(seconds=began - self._step_began, num_rows=num_rows, max_num_rows=most)
-            metrics.observe_step(began - self._step_began, answer.num_distinct_experts)
+            self.speed.add_step(seconds=self.last_step_seconds, num_rows=num_rows, max_num_rows=most)
+            metrics.observe_step(self.last_step_seconds, answer.num_distinct_experts)
         self._flush()
         self.count_own(time.perf_counter() - began)
-        self.speed.own_seconds.add(self._own_seconds)
-        metrics.scheduling_seconds.observe(self._own_seconds)
-        self._own_seconds = 0.0
+        self.last_own_seconds, self._own_seconds = self._own_seconds, 0.0
+        self.speed.own_seconds.add(self.last_own_seconds)
+        metrics.scheduling_seconds.observe(self.last_own_seconds)
 
     def _begin(self, facts: GroupFacts) -> None:
         """Takes up the first session, or the same one again."""

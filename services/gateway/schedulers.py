@@ -23,7 +23,6 @@ class Schedulers:
     """Runs sequences on the schedulers that hold the model, and moves them only between equal numerics ids.
 
     For `grace_seconds` a lost scheduler may come back: its sequences wait, and the gateway counts as serving.
-    A client that reads nothing for `unread_seconds` while there is something to read is cancelled.
     """
 
     def __init__(
@@ -35,21 +34,18 @@ class Schedulers:
         max_num_requests: int,
         on_serving: Callable[[bool], None],
         grace_seconds: float,
-        unread_seconds: float,
     ) -> None:
         self._model = model
         self._max_num_requests = max_num_requests
         self._on_serving = on_serving
         self._grace_seconds = grace_seconds
-        self._unread_seconds = unread_seconds
         self._channels = [connect(address, tls) for address in addresses]
         self.clients = [
             SchedulerClient(address, channel, on_opened=self._opened, on_lost=self._lost)
             for address, channel in zip(addresses, self._channels, strict=True)
         ]
-        # The sequences in flight, where they run or ran, and the tasks that read them.
+        # The sequences in flight, and where they run or ran.
         self._running: dict[Sequence, SchedulerClient] = {}
-        self._readers: dict[Sequence, asyncio.Task] = {}
         # Sequences of lost schedulers, and since when they wait.
         self._waiting: dict[Sequence, float] = {}
         self._changed = asyncio.Event()
@@ -93,16 +89,12 @@ class Schedulers:
             raise ResourceExhausted("too many requests in flight", retry_delay=timedelta(seconds=1))
         sequence = Sequence(submission, numerics_id=numerics_id)
         self._running[sequence] = client
-        reader = asyncio.current_task()
-        assert reader is not None
-        self._readers[sequence] = reader
         try:
             self._place(sequence)
             yield sequence
         finally:
             self._running.pop(sequence).abort(sequence)
             self._waiting.pop(sequence, None)
-            del self._readers[sequence]
 
     def _is_usable(self, client: SchedulerClient) -> bool:
         return client.connected and client.group is not None and client.group.model == self._model
@@ -144,21 +136,17 @@ class Schedulers:
 
     async def _sweep_forever(self) -> None:
         while True:
-            await asyncio.sleep(min(_SWEEP_SECONDS, self._grace_seconds / 2, self._unread_seconds / 2))
+            await asyncio.sleep(min(_SWEEP_SECONDS, self._grace_seconds / 2))
             self._sweep(time.monotonic())
 
     def _sweep(self, now: float) -> None:
-        """Ends what has waited too long: for a scheduler, or for a client to read."""
+        """Ends what has waited too long for a scheduler."""
         for sequence, since in list(self._waiting.items()):
             if now - since > self._grace_seconds:
                 del self._waiting[sequence]
                 sequence.fail(
                     Unavailable("the scheduler was lost: resume later", retry_delay=timedelta(seconds=1))
                 )
-        for sequence, reader in list(self._readers.items()):
-            if sequence.unread_since is not None and now - sequence.unread_since > self._unread_seconds:
-                log.warning("client_reads_nothing", request_id=sequence.submission.request_id)
-                reader.cancel()
         self._notify()
 
     def _notify(self) -> None:

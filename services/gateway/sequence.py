@@ -138,8 +138,6 @@ class Sequence:
     arrivals: Arrivals = field(default_factory=Arrivals)
     end: End | None = None
     error: OutriderError | None = None
-    # Since when there is something that the reader has not taken; None: nothing.
-    unread_since: float | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -154,7 +152,6 @@ class Sequence:
         """Returns when something has changed since the last call."""
         await self._changed.wait()
         self._changed.clear()
-        self.unread_since = None
 
     def begin_again(self) -> None:
         """Notes that another stream runs it from now on: its counts begin at zero."""
@@ -164,7 +161,7 @@ class Sequence:
         """Ends it with an error, unless it has ended."""
         if not self.ended:
             self.error = error
-            self._notify()
+            self._changed.set()
 
     def receive(self, event: pb.SequenceEvent) -> float | None:
         """Takes an event; tokens it has already are passed over. Returns the time since the tokens before."""
@@ -181,7 +178,7 @@ class Sequence:
         self.logprobs.extend(event.logprobs[num_known:])
         self._read_counts(event)
         self._read_end(event)
-        self._notify()
+        self._changed.set()
         return self.arrivals.add(len(new)) if new else None
 
     def _read_counts(self, event: pb.SequenceEvent) -> None:
@@ -199,11 +196,6 @@ class Sequence:
             error = event.error
             delay = error.retry_delay.ToTimedelta() if error.HasField("retry_delay") else None
             self.error = from_code(error.code, error.message, field=error.field, retry_delay=delay)
-
-    def _notify(self) -> None:
-        if self.unread_since is None:
-            self.unread_since = time.monotonic()
-        self._changed.set()
 
 
 def numerics_changed(sequence: Sequence, numerics_id: str) -> Unavailable:

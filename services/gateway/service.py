@@ -2,13 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
 import grpc
 from opentelemetry import trace
 
+from outrider.rpc.errors import ResourceExhausted
 from outrider.rpc.server import RpcServer
 from outrider.rpc.telemetry import traceparent_of
 from outrider.v1 import gateway_pb2 as pb
@@ -32,37 +33,42 @@ MAX_REQUEST_BYTES = 16 * 1024 * 1024
 class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     """Answers clients."""
 
-    def __init__(self, *, keys: Keys, reader: RequestReader, schedulers: Schedulers, model: str) -> None:
+    def __init__(
+        self,
+        *,
+        keys: Keys,
+        reader: RequestReader,
+        schedulers: Schedulers,
+        model: str,
+        unread_seconds: float,
+    ) -> None:
         self._keys = keys
         self._reader = reader
         self._schedulers = schedulers
         self._model = model
+        self._unread_seconds = unread_seconds
 
-    async def Generate(  # noqa: N802
+    async def Generate(  # noqa: N802 # type: ignore[override]
         self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[pb.GenerateResponse]:
+    ) -> None:
         """Continues a prompt."""
         with metrics.count_request("Generate"):
             caller = self._caller(context)
             asked = GenerateRequest.from_proto(request)
             client, group = await self._choose(asked.model)
             resolved = await self._reader.read_generate(asked, caller, group)
-            async with aclosing(answer(resolved, self._schedulers, client)) as events:
-                async for event in events:
-                    yield pb.GenerateResponse(**_one_of(event))
+            await self._send(pb.GenerateResponse, answer(resolved, self._schedulers, client), context)
 
-    async def Chat(  # noqa: N802
+    async def Chat(  # noqa: N802 # type: ignore[override]
         self, request: pb.ChatRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[pb.ChatResponse]:
+    ) -> None:
         """Answers a conversation."""
         with metrics.count_request("Chat"):
             caller = self._caller(context)
             asked = ChatRequest.from_proto(request)
             client, group = await self._choose(asked.model)
             resolved = await self._reader.read_chat(asked, caller, group)
-            async with aclosing(answer(resolved, self._schedulers, client)) as events:
-                async for event in events:
-                    yield pb.ChatResponse(**_one_of(event))
+            await self._send(pb.ChatResponse, answer(resolved, self._schedulers, client), context)
 
     async def ListModels(  # noqa: N802
         self, request: pb.ListModelsRequest, context: grpc.aio.ServicerContext
@@ -88,6 +94,19 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         """Reports the load of every scheduler."""
         self._caller(context)
         return pb.GetStatsResponse(schedulers=[_stats(client) for client in self._schedulers.clients])
+
+    async def _send(
+        self, kind: type, events: AsyncGenerator[Event, None], context: grpc.aio.ServicerContext
+    ) -> None:
+        """Writes the events as responses. Written rather than yielded: only a write can be given a time."""
+        async with aclosing(events):
+            async for event in events:
+                try:
+                    async with asyncio.timeout(self._unread_seconds):
+                        await context.write(kind(**_one_of(event)))
+                except TimeoutError:
+                    reason = f"the client read nothing for {self._unread_seconds:g} s"
+                    raise ResourceExhausted(reason) from None
 
     def _caller(self, context: grpc.aio.ServicerContext) -> Caller:
         metadata = dict(context.invocation_metadata() or ())
@@ -141,9 +160,14 @@ async def serve(config: Config, *, on_started: Callable[[RpcServer], None] = lam
         max_num_requests=config.limits.max_num_requests,
         on_serving=server.set_serving,
         grace_seconds=config.grace_seconds,
+    )
+    servicer = GatewayServicer(
+        keys=keys,
+        reader=reader,
+        schedulers=schedulers,
+        model=config.name,
         unread_seconds=config.unread_seconds,
     )
-    servicer = GatewayServicer(keys=keys, reader=reader, schedulers=schedulers, model=config.name)
     try:
         async with asyncio.TaskGroup() as tasks:
             streams = tasks.create_task(schedulers.run())

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from outrider.rpc.errors import Unavailable
 from outrider.rpc.server import Listen, RpcServer
 from outrider.v1 import gateway_pb2 as gw
 from outrider.v1 import gateway_pb2_grpc, sampling_pb2, scheduler_pb2_grpc
@@ -20,8 +21,7 @@ from services.gateway.tokenizer import load_tokenizer
 
 MODEL = Path(__file__).parents[2] / "models" / "tiny"
 TOKENIZER = load_tokenizer(MODEL)
-END = TOKENIZER.added_token_id("<|im_end|>")
-assert END is not None
+END = TOKENIZER.encode("<|im_end|>")[0]
 
 
 def text_tokens(text: str) -> list[int]:
@@ -46,11 +46,11 @@ class PlannedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.flowing.set()
         self.pause_after = 0
         self.changed = asyncio.Condition()
-        self._calls: set[asyncio.Task] = set()
+        self._streams: set[asyncio.Queue] = set()
 
     async def Serve(self, request_iterator, context) -> AsyncIterator[pb.ServeResponse]:  # noqa: N802
         """Carries the sequences of one gateway."""
-        responses: asyncio.Queue[pb.ServeResponse] = asyncio.Queue()
+        responses: asyncio.Queue[pb.ServeResponse | None] = asyncio.Queue()
         opened = pb.Opened(
             model=self.model,
             numerics_id=self.numerics_id,
@@ -58,22 +58,21 @@ class PlannedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             vocab_size=800,
             block_size=16,
         )
-        task = asyncio.current_task()
-        assert task is not None
-        self._calls.add(task)
+        self._streams.add(responses)
         reading = asyncio.create_task(self._read(request_iterator, responses))
         try:
             yield pb.ServeResponse(opened=opened)
-            while True:
-                yield await responses.get()
+            while (response := await responses.get()) is not None:
+                yield response
+            raise Unavailable("killed")
         finally:
             reading.cancel()
-            self._calls.discard(task)
+            self._streams.discard(responses)
 
     def break_streams(self) -> None:
-        """Ends all streams as a killed scheduler does."""
-        for call in list(self._calls):
-            call.cancel()
+        """Breaks all streams."""
+        for responses in self._streams:
+            responses.put_nowait(None)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Returns when `condition` holds; it is asked after each message."""
@@ -156,8 +155,8 @@ class RunningGateway:
 
     async def until_health(self, status: int) -> None:
         """Returns when the gateway's health is `status`."""
-        watch = health_pb2_grpc.HealthStub(self.channel).Watch(health_pb2.HealthCheckRequest())
-        async for response in watch:  # type: ignore[attr-defined]
+        watch: Any = health_pb2_grpc.HealthStub(self.channel)
+        async for response in watch.Watch(health_pb2.HealthCheckRequest()):
             if response.status == status:
                 return
 

@@ -1,0 +1,160 @@
+"""What the gateway does when schedulers or clients are lost."""
+
+import asyncio
+import re
+
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+
+from outrider.v1 import gateway_pb2 as gw
+from outrider.v1 import gateway_pb2_grpc
+from tests.integration.gateway_peers import (
+    Answer,
+    PlannedScheduler,
+    chat,
+    collect,
+    running_gateway,
+    running_scheduler,
+    take,
+    text_tokens,
+)
+
+ANSWER = "I see €.</think>It is 42, and not 41."
+
+
+def planned(**fields) -> PlannedScheduler:
+    return PlannedScheduler(lambda submit: text_tokens(ANSWER), **fields)
+
+
+def paused() -> PlannedScheduler:
+    """Returns a scheduler that stops in the middle of every answer."""
+    scheduler = planned()
+    scheduler.pause_after = 9
+    scheduler.flowing.clear()
+    return scheduler
+
+
+async def read(call, answer: Answer) -> None:
+    async for response in call:
+        take(answer, response)
+
+
+async def read_on(call) -> None:
+    while await call.read() != grpc.aio.EOF:
+        pass
+
+
+async def until_read(answer: Answer, num_tokens: int) -> None:
+    while True:
+        await asyncio.sleep(0.01)
+        if len(answer.token_ids) >= num_tokens:
+            return
+
+
+async def test_a_broken_stream_is_opened_again_and_the_answer_goes_on():
+    scheduler = paused()
+    async with running_scheduler(scheduler) as address, running_gateway(address) as gateway:
+        answer = Answer()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(read(gateway.stub.Chat(chat()), answer))
+            await until_read(answer, 8)
+            scheduler.break_streams()
+            await scheduler.until(lambda: len(scheduler.submits) == 2)
+            scheduler.flowing.set()
+        assert (answer.reasoning, answer.text) == ("I see €.", "It is 42, and not 41.")
+        assert answer.token_ids == text_tokens(ANSWER)
+    first, second = scheduler.submits
+    assert list(second.output_token_ids) == text_tokens(ANSWER)[: len(second.output_token_ids)] != []
+    assert second.params == first.params
+
+
+async def test_an_answer_moves_to_another_scheduler_with_the_same_numerics():
+    lost, other = paused(), planned()
+    async with (
+        running_scheduler(other) as other_address,
+        running_scheduler(lost) as address,
+        running_gateway(address, other_address) as gateway,
+    ):
+        await until_connected(gateway, [True, True])
+        answer = Answer()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(read(gateway.stub.Chat(chat()), answer))
+            await until_read(answer, 8)
+            lost.break_streams()
+        assert answer.token_ids == text_tokens(ANSWER)
+    assert (len(lost.submits), len(other.submits)) == (1, 1)
+
+
+async def until_connected(gateway, expected: list[bool]) -> None:
+    while True:
+        response = await gateway.stub.GetStats(gw.GetStatsRequest())
+        if [scheduler.connected for scheduler in response.schedulers] == expected:
+            return
+
+
+async def test_other_arithmetic_ends_the_answer_and_says_so():
+    scheduler = paused()
+    async with running_scheduler(scheduler) as address, running_gateway(address) as gateway:
+        answer, call = Answer(), gateway.stub.Chat(chat())
+        reading = asyncio.create_task(read(call, answer))
+        await until_read(answer, 8)
+        scheduler.numerics_id = "n2"
+        scheduler.break_streams()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await reading
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert re.search("numerics id changed from n1 to n2", caught.value.details() or "")
+    assert len(scheduler.submits) == 1
+
+
+async def test_a_scheduler_lost_for_good_ends_the_answer_so_that_the_client_resumes():
+    scheduler = paused()
+    async with running_scheduler(scheduler) as address:
+        gateway_running = running_gateway(address, grace_seconds=1.0)
+        gateway = await gateway_running.__aenter__()
+        answer, call = Answer(), gateway.stub.Chat(chat())
+        reading = asyncio.create_task(read(call, answer))
+        await until_read(answer, 8)
+    # The scheduler is gone; what was read stays with the client.
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await reading
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert "resume" in (caught.value.details() or "")
+    await gateway.until_health(HealthCheckResponse.NOT_SERVING)
+    await gateway_running.__aexit__(None, None, None)
+
+
+async def test_a_gateway_serves_while_its_scheduler_may_come_back():
+    scheduler = planned()
+    async with running_scheduler(scheduler) as address:
+        port = int(address.rpartition(":")[2])
+        gateway_running = running_gateway(address)
+        gateway = await gateway_running.__aenter__()
+    await until_connected(gateway, [False])
+    await gateway.until_health(HealthCheckResponse.SERVING)
+    asking = asyncio.create_task(collect(gateway.stub.Chat(chat())))
+    async with running_scheduler(scheduler, port):
+        assert (await asking).token_ids == text_tokens(ANSWER)
+        await gateway_running.__aexit__(None, None, None)
+
+
+async def test_a_client_that_reads_nothing_is_cancelled():
+    scheduler = PlannedScheduler(lambda submit: text_tokens("</think>" + "abcdefgh " * 400), step=1)
+    scheduler.max_model_len = 100_000
+    async with (
+        running_scheduler(scheduler) as address,
+        running_gateway(address, unread_seconds=0.5) as gateway,
+    ):
+        # Windows so small that the gateway's writes wait for the reader.
+        options = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024))
+        address = f"127.0.0.1:{gateway.server.grpc_port}"
+        async with grpc.aio.insecure_channel(address, options=options) as channel:
+            call = gateway_pb2_grpc.GatewayServiceStub(channel).Chat(chat("x" * 20))
+            await call.read()
+            await scheduler.until(lambda: scheduler.aborted == [1])
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await read_on(call)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        answer = await collect(gateway.stub.Chat(chat()))
+        assert answer.finished.reason == gw.FINISH_REASON_STOP

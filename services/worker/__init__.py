@@ -1,0 +1,1 @@
+"""The worker holds the model and steps it: batches in, output tokens out, one step at a time."""

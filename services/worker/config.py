@@ -1,0 +1,54 @@
+"""The worker's configuration."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from outrider.rpc.config import load_config
+from outrider.rpc.server import Listen
+
+DTYPES = ("auto", "bfloat16", "float16", "float32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings, read from OUTRIDER_WORKER_*."""
+
+    # A scheduler's stream never ends by itself, and a step in flight is over sooner than this.
+    listen: Listen = field(default_factory=lambda: Listen(grpc_port=50053, http_port=9103, drain_seconds=2))
+    # A directory with config.json and safetensors; tokenizer.json is needed for grammars only.
+    model_dir: Path
+    # Unset: the directory's name.
+    model_name: str = ""
+    # auto: as the weights are stored.
+    dtype: str = "auto"
+    backend: str = "torch"
+    device: str = "cpu"
+    # Threads of the forward pass: part of the numerics id. Unset: what torch takes.
+    num_threads: int | None = None
+    # Room for keys and values, in bytes; num_blocks, if set, decides instead.
+    kv_cache_bytes: int = 1 << 30
+    num_blocks: int | None = None
+    block_size: int = 16
+    # The most rows of one step: bounds the time of a step and the memory it takes.
+    max_num_batched_tokens: int = 512
+    # The longest sequence. Unset: what the model allows.
+    max_model_len: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, is {self.dtype!r}")
+        for name in (
+            "num_threads", "kv_cache_bytes", "num_blocks", "block_size", "max_num_batched_tokens",
+            "max_model_len",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, is {value}")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> Self:
+        """Reads the environment. Raises ConfigError naming a wrong variable."""
+        return load_config(cls, "OUTRIDER_WORKER", environ)

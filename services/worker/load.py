@@ -1,0 +1,98 @@
+"""Loading the model: everything that can be wrong with it is found before the worker serves."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+import torch
+
+from outrider.kernels import BACKENDS
+from outrider.model.config import ModelConfig
+from outrider.model.errors import ModelError
+from outrider.model.reader import Progress
+from outrider.model.sampling import GrammarCompiler
+from outrider.model.transformer import Transformer
+from outrider.rpc.config import ConfigError
+from services.worker.config import Config
+from services.worker.messages import GroupFacts
+from services.worker.step import Stepper
+
+log = structlog.get_logger()
+
+
+class LoadingStopped(Exception):
+    """The worker was told to stop while it loaded."""
+
+
+def load(config: Config, is_stopped: Callable[[], bool]) -> Stepper:
+    """Loads the model in the thread that will step it. Raises ConfigError, or LoadingStopped."""
+    if config.backend not in BACKENDS:
+        raise ConfigError(f"OUTRIDER_WORKER_BACKEND must be one of {', '.join(BACKENDS)}")
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    try:
+        model = Transformer.load(
+            config.model_dir,
+            dtype=None if config.dtype == "auto" else getattr(torch, config.dtype),
+            device=config.device,
+            backend=config.backend,
+            progress=_reporter(is_stopped),
+        )
+    except ModelError as error:
+        raise ConfigError(f"OUTRIDER_WORKER_MODEL_DIR: {error}") from None
+    facts = _facts(config, model)
+    kv_cache = model.new_kv_cache(facts.num_blocks, facts.block_size)
+    log.info("model_loaded", **{name: getattr(facts, name) for name in facts.__dataclass_fields__})
+    return Stepper(model, kv_cache, facts, _grammar_compiler(config.model_dir, facts.vocab_size))
+
+
+def _reporter(is_stopped: Callable[[], bool]) -> Progress:
+    """Logs each tenth of the weights."""
+    reported = 0
+
+    def report(num_bytes: int, total: int) -> None:
+        nonlocal reported
+        if is_stopped():
+            raise LoadingStopped
+        tenths = 10 * num_bytes // max(total, 1)
+        if tenths > reported:
+            reported = tenths
+            log.info("loading_weights", percent=10 * tenths, num_bytes=num_bytes)
+
+    return report
+
+
+def _facts(config: Config, model: Transformer) -> GroupFacts:
+    shape: ModelConfig = model.config
+    num_blocks = config.num_blocks or config.kv_cache_bytes // model.kv_bytes_per_block(config.block_size)
+    if num_blocks < 1:
+        raise ConfigError(f"OUTRIDER_WORKER_KV_CACHE_BYTES: {config.kv_cache_bytes} bytes hold no block")
+    max_model_len = config.max_model_len or shape.max_num_positions
+    if max_model_len > shape.max_num_positions:
+        raise ConfigError(
+            f"OUTRIDER_WORKER_MAX_MODEL_LEN is {max_model_len}, and the model takes {shape.max_num_positions}"
+        )
+    return GroupFacts(
+        model=config.model_name or config.model_dir.resolve().name,
+        numerics_id=model.numerics_id,
+        max_model_len=max_model_len,
+        vocab_size=shape.vocab_size,
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        num_experts=shape.moe.num_experts if shape.moe else 0,
+        num_experts_per_token=shape.moe.num_experts_per_token if shape.moe else 0,
+        num_moe_layers=shape.num_layers - shape.num_dense_layers if shape.moe else 0,
+    )
+
+
+def _grammar_compiler(directory: Path, vocab_size: int) -> GrammarCompiler | None:
+    """Returns None for a model without tokenizer.json: it serves, but takes no grammars."""
+    path = directory / "tokenizer.json"
+    if not path.exists():
+        log.warning("no_grammars", reason="the model has no tokenizer.json")
+        return None
+    try:
+        return GrammarCompiler(path.read_text(encoding="utf-8"), vocab_size)
+    except (OSError, ValueError, LookupError) as error:
+        raise ConfigError(f"{path}: cannot be read for grammars: {error}") from None

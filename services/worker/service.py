@@ -1,0 +1,80 @@
+"""The worker's gRPC service."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+import grpc
+
+from outrider.rpc.errors import FailedPrecondition, InvalidArgument, Unavailable
+from outrider.rpc.server import RpcServer
+from outrider.v1 import worker_pb2 as pb
+from outrider.v1 import worker_pb2_grpc
+from services.worker.config import Config
+from services.worker.load import LoadingStopped, load
+from services.worker.memory import keep_freed_memory
+from services.worker.messages import Batch
+from services.worker.session import Sessions
+
+SERVICE = "outrider.v1.WorkerService"
+
+
+class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
+    """Steps the group for whichever scheduler opened the latest session."""
+
+    def __init__(self) -> None:
+        self.sessions: Sessions | None = None
+
+    async def Step(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.StepRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.StepResponse]:
+        """Answers each message with one. A stream that breaks leaves its session as it is."""
+        sessions = self.sessions
+        if sessions is None:
+            raise Unavailable("the model is loading")
+        session: int | None = None
+        async for request in request_iterator:
+            response = pb.StepResponse(session=request.session, epoch=sessions.epoch)
+            match request.WhichOneof("request"):
+                case "open":
+                    session = request.session
+                    await sessions.open(session)
+                    response.opened.CopyFrom(sessions.facts.to_proto())
+                case "batch":
+                    if session != request.session:
+                        raise FailedPrecondition(
+                            "the stream opened another session, or none", field="session"
+                        )
+                    batch = Batch.from_proto(request.batch)
+                    output = await sessions.step(request.session, request.epoch, batch)
+                    response.output.CopyFrom(output.to_proto())
+                case _:
+                    raise InvalidArgument("must be open or batch", field="request")
+            yield response
+
+
+async def serve() -> None:
+    """Runs the worker until it is told to stop."""
+    config = Config.from_env()
+    keep_freed_memory()
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="step") as thread:
+        async with RpcServer(config.listen, service=SERVICE) as server, asyncio.TaskGroup() as tasks:
+            servicer = WorkerServicer()
+            worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.grpc)
+            await server.start()
+            stopped = asyncio.Event()
+            tasks.create_task(load_and_serve(config, server, servicer, thread, stopped))
+            await server.wait_for_shutdown()
+            stopped.set()
+
+
+async def load_and_serve(
+    config: Config, server: RpcServer, servicer: WorkerServicer, thread: Executor, stopped: asyncio.Event
+) -> None:
+    """Loads the model in the step thread, then lets the service answer; gives up once `stopped` is set."""
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(LoadingStopped):
+        stepper = await loop.run_in_executor(thread, load, config, stopped.is_set)
+        servicer.sessions = Sessions(stepper, thread)
+        server.set_serving(True)

@@ -1,0 +1,97 @@
+"""The rules of sessions, epochs and step ids: each step is run once and answered as often as it is asked."""
+
+import asyncio
+import secrets
+from concurrent.futures import Executor
+
+import structlog
+
+from outrider.rpc.errors import FailedPrecondition, InvalidArgument
+from services.worker import metrics
+from services.worker.check import check_batch
+from services.worker.messages import Batch, BatchOutput, GroupFacts
+from services.worker.step import Stepper
+
+# Sessions are compared for equality only, so the voided ones must be remembered.
+MAX_NUM_VOIDED_SESSIONS = 4096
+
+log = structlog.get_logger()
+
+
+class Sessions:
+    """Lets one session at a time step the group, through the thread that owns it."""
+
+    def __init__(self, stepper: Stepper, thread: Executor) -> None:
+        self.epoch = secrets.randbits(64) or 1
+        self._stepper = stepper
+        self._thread = thread
+        self._session: int | None = None
+        self._voided: dict[int, None] = {}
+        # The last step and its answer, which is there once the step is done.
+        self._step_id: int | None = None
+        self._answer: asyncio.Future[BatchOutput] | None = None
+        self._opening = asyncio.Lock()
+
+    @property
+    def facts(self) -> GroupFacts:
+        """What the group is."""
+        return self._stepper.facts
+
+    async def open(self, session: int) -> None:
+        """Takes a session up, or begins it and voids the one before. Raises FailedPrecondition."""
+        async with self._opening:
+            self._refuse_voided(session)
+            if session == self._session:
+                return
+            if self._answer is not None:
+                await asyncio.wait([self._answer])
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._stepper.forget_all)
+            if self._session is not None:
+                self._void(self._session)
+            self._session, self._step_id, self._answer = session, None, None
+            metrics.num_sequences.set(0)
+            log.info("session_opened", session=session, epoch=self.epoch)
+
+    async def step(self, session: int, epoch: int, batch: Batch) -> BatchOutput:
+        """Runs a step, or answers the last one again. Raises FailedPrecondition or InvalidArgument."""
+        self._refuse_voided(session)
+        if session != self._session or self._opening.locked():
+            raise FailedPrecondition(f"session {session} is not open", field="session")
+        if epoch != self.epoch:
+            raise FailedPrecondition(f"the epoch is {self.epoch}, not {epoch}", field="epoch")
+        if self._answer is None or batch.step_id != self._step_id:
+            self._check(batch)
+            self._step_id = batch.step_id
+            loop = asyncio.get_running_loop()
+            self._answer = loop.run_in_executor(self._thread, self._stepper.run, batch)
+            # Nobody may be left to hear of a failure; it is kept for a repeat.
+            self._answer.add_done_callback(_note)
+        output = await asyncio.shield(self._answer)
+        metrics.num_sequences.set(len(self._stepper.sequences))
+        return output
+
+    def _check(self, batch: Batch) -> None:
+        """Refuses a batch before anything changes; no step is in flight when it passes."""
+        if self._answer is not None and not self._answer.done():
+            raise InvalidArgument(f"step {self._step_id} is in flight", field="batch.step_id")
+        if self._answer is not None and self._answer.exception() is not None:
+            raise FailedPrecondition(f"step {self._step_id} failed: open a new session", field="session")
+        if self._step_id is not None and batch.step_id != self._step_id + 1:
+            raise InvalidArgument(
+                f"the step after {self._step_id} is not {batch.step_id}", field="batch.step_id"
+            )
+        check_batch(batch, self._stepper.sequences, self.facts)
+
+    def _refuse_voided(self, session: int) -> None:
+        if session in self._voided:
+            raise FailedPrecondition(f"session {session} is void: another was opened", field="session")
+
+    def _void(self, session: int) -> None:
+        self._voided[session] = None
+        if len(self._voided) > MAX_NUM_VOIDED_SESSIONS:
+            del self._voided[next(iter(self._voided))]
+
+
+def _note(answer: asyncio.Future[BatchOutput]) -> None:
+    if not answer.cancelled() and (error := answer.exception()) is not None:
+        log.error("step_failed", exc_info=error)

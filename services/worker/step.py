@@ -1,0 +1,163 @@
+"""One step: a batch becomes rows, one forward pass, and tokens chosen. Runs in the step thread alone."""
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+
+from outrider.model.batch import ForwardBatch, Span
+from outrider.model.kv_cache import KVCache
+from outrider.model.sampling import Chain, GrammarCompiler, NoToken, Output, SamplingState, verify
+from outrider.model.transformer import Transformer
+from outrider.rpc.errors import Internal, InvalidArgument, OutriderError
+from services.worker import metrics
+from services.worker.messages import Batch, BatchOutput, GroupFacts, SequenceStep
+from services.worker.sequence import Sequence, start_sequence
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A sequence that runs in this step."""
+
+    step: SequenceStep
+    sequence: Sequence
+    state: SamplingState
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the step computes the last known token, so that tokens are chosen."""
+        return self.step.num_computed_tokens + self.step.num_new_tokens == self.state.num_tokens
+
+
+class Stepper:
+    """The model, its KV cache and the sequences in it."""
+
+    def __init__(
+        self, model: Transformer, kv_cache: KVCache, facts: GroupFacts, compiler: GrammarCompiler | None
+    ) -> None:
+        self.facts = facts
+        # Between steps the event loop reads it too, to check the next batch.
+        self.sequences: dict[int, Sequence] = {}
+        self._model = model
+        self._kv_cache = kv_cache
+        self._compiler = compiler
+
+    def forget_all(self) -> None:
+        """Drops every sequence: their blocks are the next session's."""
+        self._release(list(self.sequences))
+
+    @torch.inference_mode()
+    def run(self, batch: Batch) -> BatchOutput:
+        """Computes a batch that was checked, and chooses the tokens of the sequences that want any."""
+        began = perf_counter()
+        self._release(batch.released_sequence_ids)
+        outcomes: dict[int, Output | OutriderError] = {}
+        parts = []
+        for step in batch.steps:
+            sequence = self._take_up(step)
+            if sequence.state is not None:
+                parts.append(_Part(step, sequence, sequence.state))
+            elif sequence.failure is not None:
+                outcomes[step.sequence_id] = sequence.failure
+        choosing = [part for part in parts if part.chooses]
+        output = self._compute(batch.step_id, parts, choosing, outcomes)
+        metrics.step_seconds.observe(perf_counter() - began)
+        _count(output, parts)
+        return output
+
+    def _compute(
+        self,
+        step_id: int,
+        parts: list[_Part],
+        choosing: list[_Part],
+        outcomes: dict[int, Output | OutriderError],
+    ) -> BatchOutput:
+        began = perf_counter()
+        experts: list[int] = []
+        computed = began
+        if parts:
+            result = self._model.forward(forward_batch(parts, self.facts.block_size), self._kv_cache)
+            computed, experts = perf_counter(), result.num_distinct_experts
+            if choosing:
+                chains = [Chain(part.state, part.step.draft_token_ids) for part in choosing]
+                for part, outcome in zip(choosing, verify(result.logits, chains), strict=True):
+                    outcomes[part.step.sequence_id] = _settle(part.sequence, outcome)
+        return BatchOutput(
+            step_id=step_id,
+            outcomes=outcomes,
+            forward_seconds=computed - began,
+            sample_seconds=perf_counter() - computed,
+            num_distinct_experts=experts,
+        )
+
+    def _take_up(self, step: SequenceStep) -> Sequence:
+        if step.start is not None:
+            self.sequences[step.sequence_id] = start_sequence(step.start, self.facts, self._compiler)
+        sequence = self.sequences[step.sequence_id]
+        sequence.block_ids.extend(step.new_block_ids)
+        sequence.num_steps += 1
+        return sequence
+
+    def _release(self, sequence_ids: list[int]) -> None:
+        for sequence_id in sequence_ids:
+            # The scheduler may give up a sequence that never ran.
+            sequence = self.sequences.pop(sequence_id, None)
+            if sequence is not None:
+                sequence.end()
+
+
+def forward_batch(parts: list[_Part], block_size: int) -> ForwardBatch:
+    """Lays the rows of all sequences one after another."""
+    token_ids: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    spans: list[Span] = []
+    logit_rows: list[int] = []
+    for part in parts:
+        step, blocks = part.step, part.sequence.block_ids
+        first, start = len(token_ids), step.num_computed_tokens
+        token_ids += part.state.token_ids[start : start + step.num_new_tokens].tolist()
+        token_ids += step.draft_token_ids
+        rows = range(start, step.num_context)
+        positions += rows
+        slots += [blocks[row // block_size] * block_size + row % block_size for row in rows]
+        num_blocks = -(-step.num_context // block_size)
+        spans.append(
+            Span(
+                first_row=first,
+                num_rows=step.num_rows,
+                num_context=step.num_context,
+                block_ids=blocks[:num_blocks],
+            )
+        )
+        if part.chooses:
+            logit_rows += range(first + step.num_new_tokens - 1, first + step.num_rows)
+    return ForwardBatch(
+        token_ids=torch.tensor(token_ids),
+        positions=torch.tensor(positions),
+        slots=torch.tensor(slots),
+        spans=tuple(spans),
+        logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
+    )
+
+
+def _settle(sequence: Sequence, outcome: Output | NoToken) -> Output | OutriderError:
+    """Returns the outcome as the scheduler sees it; a sequence without a token has failed."""
+    if isinstance(outcome, Output):
+        return outcome
+    error: OutriderError = Internal("the model's logits are not finite")
+    if outcome.finite:
+        error = InvalidArgument("the constraints on the output leave no token to choose")
+    sequence.fail(error)
+    return error
+
+
+def _count(output: BatchOutput, parts: list[_Part]) -> None:
+    metrics.forward_seconds.observe(output.forward_seconds)
+    metrics.sample_seconds.observe(output.sample_seconds)
+    metrics.num_computed_tokens.inc(sum(part.step.num_rows for part in parts))
+    outcomes = output.outcomes.values()
+    metrics.num_output_tokens.inc(sum(len(item.token_ids) for item in outcomes if isinstance(item, Output)))
+    metrics.num_failed_sequences.inc(sum(isinstance(item, OutriderError) for item in outcomes))
+    if output.num_distinct_experts:
+        metrics.distinct_experts.observe(sum(output.num_distinct_experts) / len(output.num_distinct_experts))

@@ -28,7 +28,8 @@ def commit(step: SequenceStep, output: SequenceOutput | None, vocab_size: int) -
     sequence.num_computed_tokens = step.num_tokens_after
     num_rows = max(0, step.num_tokens_after - num_charged_before) + len(step.draft_token_ids)
     advance = Advance(num_charged_tokens=num_rows)
-    if chooses:
+    # A sequence with wrong parameters fails in its first step, whether that chooses a token or not.
+    if chooses or (output is not None and output.failure is not None):
         advance.end = fault(step, output, vocab_size)
         if advance.end is None and output is not None:
             _append(step, output, advance)

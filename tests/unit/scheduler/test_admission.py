@@ -1,0 +1,91 @@
+"""Who is refused at the door, and on what grounds."""
+
+import math
+
+import pytest
+
+from outrider.params import SequenceParams
+from outrider.rpc.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted
+from services.scheduler.admission import check_load, check_tokens
+from services.scheduler.batch import GroupFacts
+from services.scheduler.config import Config
+from services.scheduler.fairness import Tenants
+from services.scheduler.load import Speed
+from services.scheduler.sequence import Sequence
+from tests.unit.scheduler.reference_group import ReferenceGroup
+from tests.unit.scheduler.scenario import SequenceMaker
+
+CONFIG = Config(worker="worker:1", max_num_waiting=2, max_num_waiting_tokens=100)
+FACTS = GroupFacts.from_proto(ReferenceGroup(num_blocks=8, block_size=4, max_model_len=1000).opened)
+
+
+def waiting(*sequences: Sequence) -> Tenants:
+    tenants = Tenants()
+    for sequence in sequences:
+        tenants.enter(sequence)
+        tenants.add(sequence)
+    return tenants
+
+
+def measured(rows_per_second: float) -> Speed:
+    speed = Speed()
+    speed.add_step(seconds=1.0, num_rows=round(rows_per_second), max_num_rows=round(rows_per_second))
+    return speed
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [1] * 32}, "prompt"),
+        ({"prompt": [11]}, "prompt"),
+        ({"prompt": [1], "resumed": (11,)}, "resume"),
+        ({"prompt": [1], "resumed": (5, 1), "stop": frozenset([5])}, "resume"),
+        ({"prompt": [1], "tenant_weight": 0.0}, "tenant_weight"),
+        ({"prompt": [1], "tenant_weight": math.nan}, "tenant_weight"),
+    ],
+)
+def test_a_sequence_that_can_never_run_is_refused_by_field(fields: dict, field: str) -> None:
+    sequence = SequenceMaker()(**fields)
+    with pytest.raises(InvalidArgument) as caught:
+        check_tokens(sequence, SequenceParams.from_proto(sequence.params), FACTS)
+    assert caught.value.field == field
+
+
+def test_a_sequence_that_fits_all_blocks_is_let_in() -> None:
+    sequence = SequenceMaker()([1] * 31)
+    check_tokens(sequence, SequenceParams.from_proto(sequence.params), FACTS)
+
+
+def test_too_many_waiting_sequences_refuse_the_next_with_a_delay_from_the_measured_speed() -> None:
+    make = SequenceMaker()
+    with pytest.raises(ResourceExhausted) as caught:
+        check_load(make([1]), None, CONFIG, waiting(make([1] * 20), make([1] * 20)), measured(10))
+    assert caught.value.retry_delay is not None
+    assert caught.value.retry_delay.total_seconds() == 4
+
+
+def test_too_many_waiting_tokens_refuse_the_next() -> None:
+    make = SequenceMaker()
+    with pytest.raises(ResourceExhausted):
+        check_load(make([1] * 11), None, CONFIG, waiting(make([1] * 90)), Speed())
+
+
+def test_a_resumed_sequence_is_never_refused_for_load() -> None:
+    make = SequenceMaker()
+    tenants = waiting(*(make([1] * 90) for _ in range(5)))
+    check_load(make([1], resumed=(2,)), 0.001, CONFIG, tenants, measured(10))
+
+
+def test_a_deadline_that_cannot_be_met_is_refused_only_once_the_speed_was_measured() -> None:
+    make = SequenceMaker()
+    check_load(make([1] * 30), 2.0, CONFIG, waiting(), Speed())
+    check_load(make([1] * 30), 4.0, CONFIG, waiting(), measured(10))
+    with pytest.raises(DeadlineExceeded):
+        check_load(make([1] * 30), 2.0, CONFIG, waiting(), measured(10))
+
+
+def test_steps_that_are_mostly_empty_say_nothing_about_the_speed() -> None:
+    speed = Speed()
+    speed.add_step(seconds=1.0, num_rows=1, max_num_rows=100)
+    assert speed.rows_per_second.value is None

@@ -1,0 +1,71 @@
+"""The compose stack: the same four services, closed to everyone but the machine that runs them."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.deploy.configs import CONFIGS
+
+ROOT = Path(__file__).parents[3]
+IMAGE_ENVIRONMENT = dict(re.findall(r"(OUTRIDER_\w+)=(\S+)", (ROOT / "Dockerfile").read_text()))
+SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+
+
+def seconds(duration: str) -> float:
+    assert duration.endswith("s")
+    return float(duration[:-1])
+
+
+def test_the_stack_is_the_four_services() -> None:
+    assert SERVICES.keys() == CONFIGS.keys()
+
+
+@pytest.mark.parametrize("service", CONFIGS)
+def test_the_settings_are_settings_of_the_service(service) -> None:
+    own = {name: str(value) for name, value in SERVICES[service]["environment"].items()}
+    config = CONFIGS[service].from_env(IMAGE_ENVIRONMENT | own)
+    assert config.listen.host == "0.0.0.0"
+    assert seconds(SERVICES[service]["stop_grace_period"]) > config.listen.drain_seconds
+
+
+@pytest.mark.parametrize("service", CONFIGS)
+def test_a_container_may_do_nothing_that_it_need_not(service) -> None:
+    settings = SERVICES[service]
+    assert settings["read_only"] is True
+    assert settings["cap_drop"] == ["ALL"]
+    assert settings["security_opt"] == ["no-new-privileges:true"]
+    assert settings["mem_limit"]
+    assert settings["build"]["args"] == {"SERVICE": service}
+
+
+def test_only_the_gateway_is_published_and_only_here() -> None:
+    published = {name: settings["ports"] for name, settings in SERVICES.items() if "ports" in settings}
+    assert published == {"gateway": ["127.0.0.1:50051:50051", "127.0.0.1:8080:8080"]}
+
+
+def test_each_service_waits_for_the_one_that_it_calls() -> None:
+    needs = {
+        name: {other for other, how in settings.get("depends_on", {}).items() if how.get("required", True)}
+        for name, settings in SERVICES.items()
+    }
+    assert needs == {"worker": set(), "drafter": set(), "scheduler": {"worker"}, "gateway": {"scheduler"}}
+    waits = [how for settings in SERVICES.values() for how in settings.get("depends_on", {}).values()]
+    assert {how["condition"] for how in waits} == {"service_healthy"}
+
+
+def test_addresses_name_a_service_and_its_port() -> None:
+    for service, config in CONFIGS.items():
+        own = {name: str(value) for name, value in SERVICES[service]["environment"].items()}
+        port = config.from_env(IMAGE_ENVIRONMENT | own).listen.grpc_port
+        named = [
+            value for settings in SERVICES.values() for value in map(str, settings["environment"].values())
+        ]
+        assert service == "gateway" or f"{service}:{port}" in named
+
+
+def test_a_gateway_cannot_reach_a_worker() -> None:
+    networks = {name: set(settings["networks"]) for name, settings in SERVICES.items()}
+    assert not networks["gateway"] & (networks["worker"] | networks["drafter"])
+    assert networks["scheduler"] >= networks["gateway"] | networks["worker"] | networks["drafter"]

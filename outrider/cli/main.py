@@ -28,7 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def describe(error: OutriderError) -> str:
     """Returns code, field, message and when to try again, on one line."""
-    parts = [error.code.name, f"field {error.field}" if error.field else "", " ".join(error.message.split())]
+    # The message in which a request keeps its options says nothing to who types them.
+    field = f"field {error.field.removeprefix('options.')}" if error.field else ""
+    parts = [error.code.name, field, " ".join(error.message.split())]
     retry = f" (try again in {error.retry_delay.total_seconds():g} s)" if error.retry_delay else ""
     return ": ".join(filter(None, parts)) + retry
 

@@ -177,15 +177,15 @@ def _generation_options(options: Options) -> pb.GenerationOptions:
         if value is None:
             continue
         if name in sampling_pb2.SamplingParams.DESCRIPTOR.fields_by_name:
-            _assign(message.sampling, name, value, f"sampling.{name}")
+            _assign(message.sampling, name, value, f"options.sampling.{name}")
         elif name in GRAMMARS:
-            _assign(message.grammar, name, _json_text(value), name)
+            _assign(message.grammar, name, _json_text(value), f"options.grammar.{name}")
         elif name == "speculation":
             message.speculation.disabled = not value
         elif name == "max_draft_tokens":
-            _assign(message.speculation, name, value, f"speculation.{name}")
+            _assign(message.speculation, name, value, f"options.speculation.{name}")
         elif name in message.DESCRIPTOR.fields_by_name:
-            _assign(message, name, value, name)
+            _assign(message, name, value, f"options.{name}")
     # A name of our own lets us ask again for the same answer, whatever happened to the first asking.
     message.request_id = message.request_id or uuid.uuid4().hex
     return message

@@ -68,7 +68,7 @@ def test_people_see_thinking_answer_calls_and_statistics_in_that_order() -> None
 
 
 def test_errors_name_code_field_and_when_to_try_again() -> None:
-    assert describe(InvalidArgument("is 3", field="sampling.top_p")) == (
+    assert describe(InvalidArgument("is 3", field="options.sampling.top_p")) == (
         "INVALID_ARGUMENT: field sampling.top_p: is 3"
     )
     retry = ResourceExhausted("two\nlines", retry_delay=timedelta(seconds=1.5))

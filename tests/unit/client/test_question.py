@@ -40,10 +40,10 @@ def test_a_prompt_of_token_ids_stays_one_also_when_it_is_empty() -> None:
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"top_k": -1}, "sampling.top_k"),
-        ({"max_tokens": "many"}, "sampling.max_tokens"),
-        ({"seed": 2**64}, "seed"),
-        ({"logit_bias": {-1: 1.0}}, "sampling.logit_bias"),
+        ({"top_k": -1}, "options.sampling.top_k"),
+        ({"max_tokens": "many"}, "options.sampling.max_tokens"),
+        ({"seed": 2**64}, "options.seed"),
+        ({"logit_bias": {-1: 1.0}}, "options.sampling.logit_bias"),
     ],
 )
 def test_a_value_that_no_message_can_hold_names_its_field(options: dict[str, Any], field: str) -> None:

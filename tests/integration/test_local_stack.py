@@ -1,0 +1,233 @@
+"""The whole system as a user starts it: four real processes on the embedded model."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from outrider import Client
+from outrider.client import Answer, Stream
+from services.local.settings import DEFAULT_MODEL
+from tests.stack import ROOT, RunningStack, running_stack
+
+SERVICES = ("worker", "drafter", "scheduler", "gateway")
+# Long enough to be under way when something dies; the end tokens are ordinary ones, so it is never shorter.
+LONG = {"seed": 11, "temperature": 1.0, "max_tokens": 240, "ignore_eos": True, "timeout": 200.0}
+QUESTION = "What is 17 + 25?"
+
+
+def pids(stack: RunningStack) -> dict[str, int]:
+    """Returns the processes of the services that run."""
+    found = {}
+    for service in SERVICES:
+        with contextlib.suppress(LookupError):
+            found[service] = stack.pid(service)
+    return found
+
+
+def wait_until_gone(processes: dict[str, int]) -> None:
+    """Returns when none of the processes is left; the test's own limit ends the wait."""
+    for pid in processes.values():
+        with contextlib.suppress(ProcessLookupError):
+            while True:
+                os.kill(pid, 0)
+                time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[RunningStack]:
+    """Runs for the whole module, and is stopped as an operating system stops it."""
+    with running_stack() as running:
+        yield running
+        processes = pids(running)
+        running.process.terminate()
+        assert running.process.wait(60) == 0
+        wait_until_gone(processes)
+
+
+@pytest.fixture(scope="module")
+def client(stack: RunningStack) -> Iterator[Client]:
+    with Client(stack.target) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def undisturbed(client: Client) -> Answer:
+    return client.chat(QUESTION, **LONG).result()
+
+
+def after_some_tokens(stream: Stream, num_tokens: int) -> Stream:
+    """Reads until the answer is under way."""
+    num_seen = 0
+    for delta in stream:
+        num_seen += len(delta.token_ids)
+        if num_seen >= num_tokens:
+            break
+    return stream
+
+
+def same_answer(answer: Answer) -> tuple:
+    return (answer.token_ids, answer.text, answer.reasoning, answer.finish_reason, answer.seed)
+
+
+def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def outrider(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run("outrider.cli", *arguments)
+
+
+def start(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run("services", "--grpc-port", "0", "--http-port", "0", *arguments)
+
+
+def test_a_question_is_answered_with_its_account(undisturbed: Answer) -> None:
+    assert len(undisturbed.token_ids) == undisturbed.usage.completion_tokens == 240
+    assert undisturbed.finish_reason == "length"
+    assert undisturbed.seed == 11
+    assert undisturbed.stats.num_steps > 0
+    assert undisturbed.numerics_id
+
+
+def test_drafts_do_not_change_the_answer(client: Client, undisturbed: Answer) -> None:
+    without = client.chat(QUESTION, **LONG, speculation=False).result()
+    assert without.stats.num_draft_tokens == 0
+    assert same_answer(without) == same_answer(undisturbed)
+
+
+def test_the_models_and_the_load_are_shown(client: Client) -> None:
+    (model,) = client.models()
+    assert model.name == "tiny"
+    (scheduler,) = client.stats()
+    assert scheduler.connected
+    assert scheduler.numerics_id == model.numerics_id
+
+
+def test_the_command_streams_deltas_that_add_up_to_its_last_line(
+    stack: RunningStack, undisturbed: Answer
+) -> None:
+    options = ["--seed", "3", "--max-tokens", "20", "--json"]
+    result = outrider("generate", "--prompt", "1 + 1", "--target", stack.target, *options)
+    assert result.returncode == 0, result.stderr
+    *deltas, last = map(json.loads, result.stdout.splitlines())
+    assert [token for delta in deltas for token in delta["delta"].get("token_ids", [])] == last["token_ids"]
+    assert "".join(delta["delta"].get("text", "") for delta in deltas) == last["text"]
+    assert last["usage"]["completion_tokens"] >= len(last["token_ids"]) > 0
+    assert last["numerics_id"] == undisturbed.numerics_id
+
+
+def test_the_command_names_the_field_at_fault(stack: RunningStack) -> None:
+    result = outrider("chat", "hi", "--temperature", "-1", "--target", stack.target)
+    assert result.returncode == 1
+    assert result.stderr.startswith("outrider: INVALID_ARGUMENT: field sampling.temperature: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_an_answer_under_way_survives_the_death_of_any_process(
+    stack: RunningStack, client: Client, undisturbed: Answer, service: str
+) -> None:
+    stream = after_some_tokens(client.chat(QUESTION, **LONG), 20)
+    before = stack.pid(service)
+    stack.kill(service)
+    assert same_answer(stream.result()) == same_answer(undisturbed)
+    while pids(stack).get(service, before) == before:
+        time.sleep(0.05)
+
+
+class Cable:
+    """Carries one TCP port's connections to another until it is cut, and again afterwards."""
+
+    def __init__(self, target: str) -> None:
+        host, port = target.split(":")
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._ends: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self._listener.accept()
+            far = socket.create_connection(self._target)
+            self._ends += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+        except OSError:
+            return
+
+    def cut(self) -> None:
+        """Resets every connection."""
+        for end in self._ends:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+            end.close()
+        self._ends.clear()
+
+
+def test_an_answer_goes_on_over_connections_that_are_cut(stack: RunningStack, undisturbed: Answer) -> None:
+    cable = Cable(stack.target)
+    with Client(cable.address) as client:
+        stream = client.chat(QUESTION, **LONG)
+        for _ in range(3):
+            after_some_tokens(stream, 20)
+            cable.cut()
+        assert same_answer(stream.result()) == same_answer(undisturbed)
+
+
+def test_ctrl_c_stops_everything_and_leaves_nothing() -> None:
+    with running_stack("--drafter", "none") as running:
+        processes = pids(running)
+        assert processes.keys() == {"worker", "scheduler", "gateway"}
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(60) == 0
+        wait_until_gone(processes)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")
+def test_a_killed_stack_leaves_no_process_behind() -> None:
+    with running_stack() as running:
+        processes = pids(running)
+        assert processes.keys() == set(SERVICES)
+        running.process.kill()
+        running.process.wait(60)
+        wait_until_gone(processes)
+
+
+@pytest.mark.parametrize("option", ["--grpc-port", "--http-port"])
+def test_a_port_in_use_is_one_line_and_status_2(option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = start(option, port)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == f"outrider: {option} {port}: Address already in use\n"
+
+
+def test_a_directory_without_a_model_is_one_line_and_status_2(tmp_path: Path) -> None:
+    result = start("--model", str(tmp_path))
+    assert (result.returncode, result.stderr) == (2, f"outrider: --model {tmp_path}: no config.json in it\n")
+
+
+def test_a_model_that_does_not_load_ends_the_start_with_the_reason(tmp_path: Path) -> None:
+    for file in DEFAULT_MODEL.iterdir():
+        (tmp_path / file.name).write_bytes(
+            file.read_bytes()[: -1000 if file.suffix == ".safetensors" else None]
+        )
+    result = start("--model", str(tmp_path))
+    assert result.returncode == 2
+    assert "safetensors" in result.stderr.splitlines()[-1]

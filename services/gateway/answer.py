@@ -31,7 +31,8 @@ async def answer(
         started = False
         while not reader.complete:
             await sequence.wait()
-            if sequence.started and not started:
+            # One that had all its tokens already ends without having started.
+            if not started and (sequence.started or sequence.end is not None):
                 started = True
                 yield reader.started(sequence.num_cached_tokens)
             if (delta := reader.read(sequence)) is not None:

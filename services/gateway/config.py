@@ -19,7 +19,9 @@ class Limits:
     max_stop_strings: int = 16
     max_stop_string_length: int = 256
     max_bad_words: int = 256
-    max_grammar_bytes: int = 65_536
+    max_tools: int = 128
+    # Counts the schemas of a request's tools too.
+    max_grammar_bytes: int = 131_072
     grammar_seconds: float = 5.0
     # Requests in flight over all clients; more are refused.
     max_num_requests: int = 1024
@@ -48,6 +50,8 @@ class Config:
     grace_seconds: float = 30.0
     # How long a client may read nothing of what there is before it is cancelled.
     unread_seconds: float = 60.0
+    # Whether the arguments of tool calls must fit their schemas.
+    constrain_tools: bool = True
     limits: Limits = field(default_factory=Limits)
     listen: Listen = field(default_factory=lambda: Listen(grpc_port=50051, http_port=8080))
     tls: ChannelTls = field(default_factory=ChannelTls)

@@ -4,10 +4,12 @@ import json
 import resource
 import sys
 
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLParserLimits
 
 _MAX_ADDRESS_SPACE = 4 << 30
 _MAX_ERROR_LENGTH = 800
+# Those of the worker, so that it takes what passes here.
+_LIMITS = LLParserLimits(max_grammar_size=500_000, initial_lexer_fuel=1_000_000)
 
 
 def compile_error(language: str, text: str) -> str:
@@ -19,7 +21,7 @@ def compile_error(language: str, text: str) -> str:
     }[language]
     try:
         # A grammar that accepts nothing would be an empty string.
-        return LLMatcher.validate_grammar(make(text)) if text.strip() else "is empty"
+        return LLMatcher.validate_grammar(make(text), limits=_LIMITS) if text.strip() else "is empty"
     except ValueError as error:
         return str(error)
 

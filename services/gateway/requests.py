@@ -10,7 +10,8 @@ from outrider.params import Grammar, SequenceParams
 from outrider.rpc.errors import InvalidArgument, NotFound
 from services.gateway.auth import Tenant
 from services.gateway.config import Limits
-from services.gateway.grammar import GrammarChecker, after_thinking
+from services.gateway.grammar import after_thinking, tool_call_grammar, tool_rule
+from services.gateway.grammar_checker import GrammarChecker
 from services.gateway.messages import ChatRequest, GenerateRequest, Options
 from services.gateway.output.marks import Mark
 from services.gateway.output.parser import OutputFormat
@@ -66,14 +67,21 @@ class RequestReader:
     """Resolves requests for one model."""
 
     def __init__(
-        self, model: TextModel, *, defaults: Mapping[str, float], limits: Limits, checker: GrammarChecker
+        self,
+        model: TextModel,
+        *,
+        defaults: Mapping[str, float],
+        limits: Limits,
+        checker: GrammarChecker,
+        constrain_tools: bool,
     ) -> None:
         self._model = model
         self._defaults = {**model.defaults, **defaults}
         self._limits = limits
         self._checker = checker
-        ids = {mark: token_id for token_id, mark in model.marks.items()}
-        self._think_end_id = ids.get(Mark.THINK_END)
+        self._ids = {mark: token_id for token_id, mark in model.marks.items()}
+        self._think_end_id = self._ids.get(Mark.THINK_END)
+        self._constrains_tools = constrain_tools and model.takes_grammars and len(self._ids) == len(Mark)
 
     def check_model(self, name: str) -> None:
         """Raises NotFound for a name that is not the model's."""
@@ -101,6 +109,8 @@ class RequestReader:
 
     async def read_chat(self, asked: ChatRequest, caller: Caller, group: Group) -> Request:
         """Resolves a conversation: its output is thinking, an answer and tool calls."""
+        if len(asked.tools) > self._limits.max_tools:
+            raise InvalidArgument(f"has more than {self._limits.max_tools} tools", field="tools")
         self._model.template.check_options(asked.template_options, thinking=asked.thinking)
         prompt = _Prompt(
             # Rendering and tokenizing a long conversation takes too long for the event loop.
@@ -146,7 +156,9 @@ class RequestReader:
             seed=resolve_seed(options),
             choice=options.choice,
             reasoning_limit=limit,
-            grammar=await self._read_grammar(options.grammar, thinking=thinking and bool(prompt.marks)),
+            grammar=await self._read_grammar(
+                options.grammar, prompt, thinking=thinking and bool(prompt.marks)
+            ),
         )
         resumed = options.resume.token_ids if options.resume else ()
         _check_resumed(resumed, vocab_size=group.vocab_size, max_tokens=sampling.max_tokens or 0)
@@ -200,9 +212,12 @@ class RequestReader:
             raise InvalidArgument(f"has {num_tokens} tokens; there must be 1 to {limit}", field=prompt.field)
         return group.max_model_len - num_tokens
 
-    async def _read_grammar(self, grammar: Grammar | None, *, thinking: bool) -> Grammar | None:
+    async def _read_grammar(
+        self, grammar: Grammar | None, prompt: _Prompt, *, thinking: bool
+    ) -> Grammar | None:
+        """Returns what the whole output must conform to: the client's grammar goes before the tools'."""
         if grammar is None:
-            return None
+            return await self._read_tools(prompt, thinking=thinking)
         field = f"options.grammar.{grammar.language}"
         await self._checker.check(grammar, field=field)
         if not thinking or self._think_end_id is None:
@@ -210,6 +225,16 @@ class RequestReader:
         wrapped = after_thinking(grammar, think_end_id=self._think_end_id)
         await self._checker.check(wrapped, field=field)
         return wrapped
+
+    async def _read_tools(self, prompt: _Prompt, *, thinking: bool) -> Grammar | None:
+        if not (prompt.tool_schemas and self._constrains_tools):
+            return None
+        for i, schema in enumerate(prompt.tool_schemas.values()):
+            alone = Grammar(language="lark", text=f"start: {tool_rule(schema)}")
+            await self._checker.check(alone, field=f"tools[{i}].parameters_json_schema")
+        grammar = tool_call_grammar(prompt.tool_schemas, self._ids, thinking=thinking)
+        await self._checker.check(grammar, field="tools")
+        return grammar
 
 
 def _request_id(options: Options) -> str:

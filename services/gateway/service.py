@@ -19,7 +19,7 @@ from services.gateway.answer import answer
 from services.gateway.auth import Keys
 from services.gateway.config import Config
 from services.gateway.events import Delta, Event, Started
-from services.gateway.grammar import GrammarChecker
+from services.gateway.grammar_checker import GrammarChecker
 from services.gateway.messages import ChatRequest, GenerateRequest
 from services.gateway.requests import Caller, RequestReader
 from services.gateway.scheduler_client import Group, SchedulerClient
@@ -149,7 +149,13 @@ async def serve(config: Config, *, on_started: Callable[[RpcServer], None] = lam
     checker = GrammarChecker(
         max_num_bytes=config.limits.max_grammar_bytes, max_seconds=config.limits.grammar_seconds
     )
-    reader = RequestReader(model, defaults=config.sampling_defaults, limits=config.limits, checker=checker)
+    reader = RequestReader(
+        model,
+        defaults=config.sampling_defaults,
+        limits=config.limits,
+        checker=checker,
+        constrain_tools=config.constrain_tools,
+    )
     server = RpcServer(
         config.listen, service="outrider.v1.GatewayService", max_message_bytes=MAX_REQUEST_BYTES
     )

@@ -26,6 +26,8 @@ class TextModel:
     marks: Mapping[int, Mark]
     end_token_ids: tuple[int, ...]
     chat_end_token_ids: tuple[int, ...]
+    # Whether workers can compile grammars for it.
+    takes_grammars: bool
     # Sampling parameters that requests leave unset.
     defaults: Mapping[str, float]
 
@@ -51,6 +53,7 @@ class TextModel:
             chat_end_token_ids=tuple(dict.fromkeys((*end_token_ids, turn_end)))
             if turn_end is not None
             else end_token_ids,
+            takes_grammars=(directory / "tokenizer.json").exists(),
             defaults=_sampling_defaults(directory / "generation_config.json", generation),
         )
 

@@ -40,7 +40,7 @@ async def scheduler():
 
 @pytest.fixture
 async def gateway(scheduler):
-    limits = Limits(max_stop_strings=2, max_grammar_bytes=100)
+    limits = Limits(max_stop_strings=2, max_tools=3, max_grammar_bytes=200)
     async with running_scheduler(scheduler) as address, running_gateway(address, limits=limits) as running:
         yield running
 
@@ -121,6 +121,11 @@ CASES: dict[str, tuple[Callable, str]] = {
         lambda: chat(tools=[tool('{"properties": 1}')]),
         "tools[0].parameters_json_schema",
     ),
+    "a schema that does not compile": (
+        lambda: chat(tools=[tool(), tool('{"properties": {"a": {"type": "x"}}}', "g")]),
+        "tools[1].parameters_json_schema",
+    ),
+    "too many tools": (lambda: chat(tools=[tool(name=f"f{i}") for i in range(4)]), "tools"),
     "an invalid regex": (lambda: chat(options=options(grammar=grammar(regex="("))), "options.grammar.regex"),
     "an invalid JSON schema": (
         lambda: chat(options=options(grammar=grammar(json_schema='{"type": "x"}'))),
@@ -131,7 +136,7 @@ CASES: dict[str, tuple[Callable, str]] = {
         "options.grammar.lark",
     ),
     "a long grammar": (
-        lambda: chat(options=options(grammar=grammar(regex="a" * 200))),
+        lambda: chat(options=options(grammar=grammar(regex="a" * 300))),
         "options.grammar.regex",
     ),
     "resumed ids out of range": (lambda: resumed(5, 800), "options.resume.token_ids[1]"),

@@ -4,11 +4,15 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
+from llguidance import LLMatcher, LLTokenizer
 
 from outrider.params import Grammar
 from outrider.rpc.errors import InvalidArgument
-from services.gateway.grammar import GrammarChecker, after_thinking
+from services.gateway.grammar import after_thinking, tool_call_grammar
+from services.gateway.grammar_checker import GrammarChecker
 from services.gateway.grammar_process import compile_error
+from services.gateway.output.marks import Mark
+from tests.unit.gateway.small import build_tokenizer
 
 
 def grammar(text, language="regex"):
@@ -101,3 +105,53 @@ def test_a_lark_grammar_cannot_follow_the_thinking():
     with pytest.raises(InvalidArgument) as caught:
         after_thinking(grammar('start: "a"', "lark"), think_end_id=7)
     assert caught.value.field == "options.grammar.lark"
+
+
+TOKENIZER = build_tokenizer()
+MARKS = {mark: TOKENIZER.encode(mark.value).ids[0] for mark in Mark}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+CALL = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}"
+    "<|tool_call_end|><|tool_calls_section_end|>"
+)
+
+
+def accepts(made: Grammar, text: str) -> bool:
+    """Returns whether a grammar allows a whole output, token by token."""
+    tokenizer = LLTokenizer(TOKENIZER.to_str(), eos_token=TOKENIZER.encode("<|im_end|>").ids)
+    matcher = LLMatcher(tokenizer, made.text, log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    token_ids = TOKENIZER.encode(text, add_special_tokens=False).ids
+    return matcher.try_consume_tokens(token_ids) == len(token_ids) and matcher.is_accepting()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hm</think>no call", True),
+        ("hm\n</think>" + CALL.format('{"a": 1}'), True),
+        ("</think>so:" + CALL.format('{"a":1,"b":"x"}'), True),
+        ("</think>" + CALL.format("{}"), False),
+        ("</think>" + CALL.format('{"a": "x"}'), False),
+        ("</think>" + CALL.format('{"a": 1}').replace("functions.f", "functions.h"), False),
+        ("no end of thinking", False),
+    ],
+)
+def test_calls_must_fit_the_schema_of_their_tool(text, expected):
+    made = tool_call_grammar({"f": SCHEMA, 'g "\\: é': {}}, MARKS, thinking=True)
+    assert accepts(made, text) == expected
+
+
+def test_without_thinking_calls_may_come_at_once():
+    assert accepts(tool_call_grammar({"f": SCHEMA}, MARKS, thinking=False), CALL.format('{"a": 1}'))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("hm</think>[1]", True), ("[1]", False), ("hm</think>[x", False)]
+)
+def test_a_wrapped_schema_holds_after_the_thinking_only(text, expected):
+    wrapped = after_thinking(
+        grammar('{"type": "array", "items": {"type": "integer"}}', "json_schema"),
+        think_end_id=MARKS[Mark.THINK_END],
+    )
+    assert accepts(wrapped, text) == expected

@@ -1,0 +1,21 @@
+"""A small model on disk, loaded once."""
+
+import pytest
+
+from tests.groups import load_stepper, write_model
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def loaded(model_dir):
+    return load_stepper(model_dir)
+
+
+@pytest.fixture
+def stepper(loaded):
+    yield loaded
+    loaded.forget_all()

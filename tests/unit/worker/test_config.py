@@ -1,0 +1,60 @@
+"""A bad setting stops the start and is named."""
+
+import pytest
+
+from outrider.rpc.config import ConfigError
+from services.worker.config import Config
+from tests.groups import load_stepper
+
+
+def config(**variables):
+    return Config.from_env({f"OUTRIDER_WORKER_{name}": value for name, value in variables.items()})
+
+
+def test_the_model_is_the_only_setting_without_a_default():
+    assert config(MODEL_DIR="models/tiny").listen.grpc_port == 50053
+    with pytest.raises(ConfigError, match="OUTRIDER_WORKER_MODEL_DIR must be set"):
+        config()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("DTYPE", "int8", "dtype must be one of"),
+        ("BLOCK_SIZE", "0", "block_size must be at least 1"),
+        ("NUM_BLOCKS", "-1", "num_blocks must be at least 1"),
+        ("MAX_NUM_BATCHED_TOKENS", "many", "OUTRIDER_WORKER_MAX_NUM_BATCHED_TOKENS='many'"),
+        ("BLOCKSIZE", "16", "OUTRIDER_WORKER_BLOCKSIZE is not a setting"),
+    ],
+)
+def test_a_bad_value_is_named(name, value, message):
+    with pytest.raises(ConfigError, match=message):
+        config(MODEL_DIR="models/tiny", **{name: value})
+
+
+def test_a_directory_without_a_model_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=rf"OUTRIDER_WORKER_MODEL_DIR: {tmp_path}/config.json"):
+        load_stepper(tmp_path)
+
+
+def test_a_length_that_the_model_does_not_take_is_named(model_dir):
+    with pytest.raises(ConfigError, match="OUTRIDER_WORKER_MAX_MODEL_LEN is 5000, and the model takes 1024"):
+        load_stepper(model_dir, max_model_len=5000)
+
+
+def test_a_cache_too_small_for_a_block_is_named(model_dir):
+    with pytest.raises(ConfigError, match="OUTRIDER_WORKER_KV_CACHE_BYTES"):
+        load_stepper(model_dir, num_blocks=None, kv_cache_bytes=10)
+
+
+def test_the_cache_has_the_blocks_that_its_bytes_hold(model_dir):
+    facts = load_stepper(model_dir, num_blocks=None, kv_cache_bytes=100_000).facts
+    # 3 layers of 4 slots, each with a latent of 32 and a rotary part of 8, in float32.
+    assert facts.num_blocks == 100_000 // (3 * 4 * 40 * 4)
+
+
+def test_facts_describe_the_model(loaded, model_dir):
+    facts = loaded.facts
+    assert (facts.model, facts.vocab_size, facts.max_model_len) == (model_dir.name, 97, 1024)
+    assert (facts.num_experts, facts.num_experts_per_token, facts.num_moe_layers) == (8, 3, 2)
+    assert facts.numerics_id

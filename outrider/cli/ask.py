@@ -50,11 +50,23 @@ def _tools(arguments: argparse.Namespace) -> list[dict]:
 def _show(stream: Stream, *, as_json: bool) -> None:
     with stream:
         if as_json:
-            for delta in stream:
-                print(json.dumps({"delta": delta_json(delta)}), flush=True)
-            print(json.dumps(answer_json(stream.result())), flush=True)
+            _print_json(stream)
         else:
-            terminal = Terminal(sys.stdout)
-            for delta in stream:
-                terminal.show(delta)
-            terminal.finish(stream.result())
+            _print_text(stream)
+
+
+def _print_json(stream: Stream) -> None:
+    for delta in stream:
+        print(json.dumps({"delta": delta_json(delta)}), flush=True)
+    print(json.dumps(answer_json(stream.result())), flush=True)
+
+
+def _print_text(stream: Stream) -> None:
+    terminal = Terminal(sys.stdout)
+    try:
+        for delta in stream:
+            terminal.show(delta)
+    except BaseException:
+        terminal.break_off()
+        raise
+    terminal.finish(stream.result())

@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps(report))
         return
     for name, value in report.items():
-        print(f"{name:<34}{value:,.1f}" if isinstance(value, float) else f"{name:<34}{value:,}")
+        print(f"{name:<38}{value:,.1f}" if isinstance(value, float) else f"{name:<38}{value:,}")
 
 
 async def _measure(arguments: argparse.Namespace) -> dict[str, float | int]:

@@ -64,6 +64,12 @@ class Terminal:
         self._write("\n" + self._dimmed(statistics_line(answer)) + "\n")
         self._out.flush()
 
+    def break_off(self) -> None:
+        """Ends the line of an answer that will not be finished."""
+        if self._any:
+            self._write((_PLAIN if self._color else "") + "\n")
+            self._out.flush()
+
     def _switch(self, *, thinking: bool) -> None:
         if thinking == self._thinking:
             return
@@ -77,4 +83,5 @@ class Terminal:
         return f"{_DIM}{text}{_PLAIN}" if self._color else text
 
     def _write(self, text: str) -> None:
+        self._any = True
         self._out.write(text)

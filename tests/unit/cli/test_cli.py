@@ -67,6 +67,16 @@ def test_people_see_thinking_answer_calls_and_statistics_in_that_order() -> None
     assert "1 of 4 drafts accepted" in out.getvalue()
 
 
+def test_an_answer_that_breaks_off_ends_its_line_if_it_has_one() -> None:
+    out = io.StringIO()
+    terminal = Terminal(out)
+    terminal.break_off()
+    assert out.getvalue() == ""
+    terminal.show(DELTAS[0])
+    terminal.break_off()
+    assert out.getvalue() == "add\n"
+
+
 def test_errors_name_code_field_and_when_to_try_again() -> None:
     assert describe(InvalidArgument("is 3", field="options.sampling.top_p")) == (
         "INVALID_ARGUMENT: field sampling.top_p: is 3"

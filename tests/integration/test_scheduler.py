@@ -9,6 +9,7 @@ import grpc
 import pytest
 from google.protobuf import duration_pb2
 from grpc_health.v1 import health_pb2
+from prometheus_client import CollectorRegistry, generate_latest
 
 from outrider import token_hash
 from outrider.rpc.channel import connect
@@ -17,6 +18,7 @@ from outrider.v1 import drafter_pb2, drafter_pb2_grpc, sampling_pb2, scheduler_p
 from outrider.v1 import scheduler_pb2 as pb
 from services.scheduler.config import Config
 from services.scheduler.loop import Scheduler
+from services.scheduler.metrics import SchedulerCollector
 from services.scheduler.service import SERVICE, SchedulerServicer
 from tests.unit.scheduler.group_server import GroupServer
 from tests.unit.scheduler.reference_group import ReferenceGroup, alone
@@ -131,7 +133,10 @@ async def stack(
 ) -> AsyncIterator[Stack]:
     group = GroupServer(
         ReferenceGroup(
-            vocab_size=VOCAB_SIZE, num_blocks=num_blocks, max_num_batched_tokens=32, max_model_len=200
+            vocab_size=VOCAB_SIZE,
+            num_blocks=num_blocks,
+            max_num_batched_tokens=32,
+            max_model_len=200,
         )
     )
     add = lambda server: worker_pb2_grpc.add_WorkerServiceServicer_to_server(group, server)  # noqa: E731
@@ -513,3 +518,35 @@ async def test_a_drafter_that_does_not_exist_changes_nothing() -> None:
         await s.client.submit(1, PROMPT)
         await s.client.read_to_end(1)
         assert s.client.tokens[1] == expected(PROMPT)
+
+
+async def test_a_gateway_that_reads_nothing_is_cut_off_and_the_others_go_on() -> None:
+    # A small window, and log-probabilities to fill it.
+    window = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65536))
+    async with stack(gateway_patience_seconds=0.5) as s:
+        s.group.group.num_logprobs = 1000
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{s.server.grpc_port}", options=window) as channel:
+            deaf = Client(channel)
+            await deaf.submit(1, PROMPT, max_tokens=180)
+            await s.client.submit(1, PROMPT)
+            await s.client.read_to_end(1)
+            assert s.client.tokens[1] == expected(PROMPT)
+            await until(lambda: len(s.scheduler._gateways) == 1)
+            await s.until_idle()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await deaf.read_to_end(1)
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_the_metrics_bear_the_names_that_dashboards_know() -> None:
+    async with stack() as s:
+        await s.client.submit(1, PROMPT)
+        await s.client.read_to_end(1)
+        registry = CollectorRegistry()
+        registry.register(SchedulerCollector(s.scheduler.load, s.scheduler.counters))
+        text = generate_latest(registry).decode()
+        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
+            assert f"outrider_{name} 0.0" in text
+        assert "outrider_prefix_cache_queries_total 10.0" in text
+        assert "outrider_num_output_tokens_total 20.0" in text
+        assert "outrider_spec_decode_num_draft_tokens_total 0.0" in text

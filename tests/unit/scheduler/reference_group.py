@@ -7,6 +7,7 @@ something else (a wrong block table, a stale block, a rejected draft left behind
 from dataclasses import dataclass, field
 
 from outrider import token_hash
+from outrider.v1 import sampling_pb2
 from outrider.v1 import worker_pb2 as pb
 
 
@@ -52,6 +53,7 @@ class ReferenceGroup:
         )  # fmt: skip
         self.forces_tokens = forces_tokens
         self.num_rows = 0
+        self.num_logprobs = 0
         self.void()
 
     def void(self) -> None:
@@ -120,18 +122,17 @@ class ReferenceGroup:
         return self._verify(step, known, contents[step.num_new_tokens - 1 :])
 
     def _verify(self, step: pb.SequenceStep, known: Known, contents: list[int]) -> pb.SequenceOutput:
-        tokens: list[int] = []
+        chosen: list[int] = []
         num_accepted = 0
         for content, drafted in zip(contents, [*step.draft_token_ids, None], strict=True):
-            tokens.append(choose(content, known.seed, self.opened.vocab_size))
-            num_accepted += tokens[-1] == drafted
-            if tokens[-1] != drafted or tokens[-1] in known.stop:
+            chosen.append(choose(content, known.seed, self.opened.vocab_size))
+            num_accepted += chosen[-1] == drafted
+            if chosen[-1] != drafted or chosen[-1] in known.stop:
                 break
-        known.token_ids.extend(tokens)
-        forced = [tokens[-1]] * 2 if self.forces_tokens and known.seed % 2 else []
-        return pb.SequenceOutput(
-            sequence_id=step.sequence_id,
-            tokens=pb.OutputTokens(
-                token_ids=tokens, num_accepted_tokens=num_accepted, forced_token_ids=forced
-            ),
-        )
+        known.token_ids.extend(chosen)
+        top = [sampling_pb2.TopLogprob(token_id=n, logprob=-1.0) for n in range(self.num_logprobs)]
+        forced = [chosen[-1]] * 2 if self.forces_tokens and known.seed % 2 else []
+        tokens = pb.OutputTokens(token_ids=chosen, num_accepted_tokens=num_accepted, forced_token_ids=forced)
+        if top:
+            tokens.logprobs.extend(sampling_pb2.TokenLogprobs(logprob=-1.0, top=top) for _ in chosen)
+        return pb.SequenceOutput(sequence_id=step.sequence_id, tokens=tokens)

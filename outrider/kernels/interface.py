@@ -19,6 +19,15 @@ Packed: TypeAlias = Any
 
 
 @dataclass(frozen=True, kw_only=True)
+class Angles:
+    """Cosines and sines of the rows of one step, fp32, the amplitude applied."""
+
+    cos: Tensor  # [T, P / 2]
+    sin: Tensor  # [T, P / 2]
+    interleaved: bool  # pairs are neighbours (0, 1), else halves (0, P / 2)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Choice:
     """The experts of each token in falling order of score; ties go to the lower expert."""
 
@@ -73,8 +82,8 @@ class Kernels(Protocol):
         """x / sqrt(mean(x^2) + epsilon) * weight (fp32) over the last dimension, in fp32, rounded once."""
         ...
 
-    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-        """Turn the pairs of x [T, H, P] by the angles [T, P / 2]; the result holds halves, not neighbours."""
+    def rotate(self, x: Tensor, angles: Angles) -> Tensor:
+        """Turn the pairs of x [T, H, P]; the result holds first members, then second ones."""
         ...
 
     def silu_product(self, gate_up: Tensor) -> Tensor:

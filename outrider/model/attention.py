@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from outrider.kernels.interface import Kernels, Packed
+from outrider.kernels.interface import Angles, Kernels, Packed
 from outrider.model.config import (
     LATENT_NORM_EPSILON,
     GroupedAttentionConfig,
@@ -15,7 +15,6 @@ from outrider.model.config import (
 )
 from outrider.model.kv_cache import write_tokens
 from outrider.model.reader import Reader
-from outrider.model.rotary import Angles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,30 +60,25 @@ class LatentAttention:
         self._outward = kernels.pack_linear(reader("o_proj.weight"))
 
     def __call__(self, x: Tensor, cache: Tensor, context: StepContext) -> Tensor:
-        latent, query = self._kernels.linear(x, self._inward).tensor_split([self._config.kv_width], dim=1)
-        self._write(latent, cache, context)
-        plain, turned = self._heads(query).split([self._config.plain_width, self._config.rotary_width], dim=2)
-        absorbed = self._kernels.head_linear(plain, self._key_up)
-        query = torch.cat([absorbed, self._rotate(turned, context)], dim=2)  # [T, H, C + P]
-        mixed = self._kernels.latent_attention(query, cache, context.plan, self._scale)
-        return self._kernels.linear(
-            self._kernels.head_linear(mixed, self._value_up).flatten(1), self._outward
-        )
+        kernels, config = self._kernels, self._config
+        latent, query = kernels.linear(x, self._inward).tensor_split([config.kv_width], dim=1)
+        latent, key_turned = latent.split([config.latent_width, config.rotary_width], dim=1)
+        plain, query_turned = self._heads(query).split([config.plain_width, config.rotary_width], dim=2)
+        # The one key is turned as if it were another head of the query.
+        turned = kernels.rotate(torch.cat([query_turned, key_turned[:, None]], dim=1), context.angles)
+        latent = kernels.rms_norm(latent, self._latent_norm, LATENT_NORM_EPSILON)
+        write_tokens(cache, context.slots, torch.cat([latent, turned[:, -1]], dim=1))
 
-    def _write(self, latent: Tensor, cache: Tensor, context: StepContext) -> None:
-        compressed, turned = latent.split([self._config.latent_width, self._config.rotary_width], dim=1)
-        compressed = self._kernels.rms_norm(compressed, self._latent_norm, LATENT_NORM_EPSILON)
-        turned = self._rotate(turned[:, None], context)[:, 0]
-        write_tokens(cache, context.slots, torch.cat([compressed, turned], dim=1))
+        absorbed = kernels.head_linear(plain, self._key_up)
+        query = torch.cat([absorbed, turned[:, :-1]], dim=2)  # [T, H, C + P]
+        mixed = kernels.latent_attention(query, cache, context.plan, self._scale)
+        return kernels.linear(kernels.head_linear(mixed, self._value_up).flatten(1), self._outward)
 
     def _heads(self, query: Tensor) -> Tensor:
         if self._config.query_rank:
             query = self._kernels.rms_norm(query, self._query_norm, LATENT_NORM_EPSILON)
             query = self._kernels.linear(query, self._query_up)
         return query.unflatten(1, (self._config.num_heads, -1))
-
-    def _rotate(self, x: Tensor, context: StepContext) -> Tensor:
-        return self._kernels.rotate(x, context.angles.cos, context.angles.sin, context.angles.interleaved)
 
 
 class GroupedAttention:
@@ -104,9 +98,7 @@ class GroupedAttention:
         heads = self._kernels.linear(x, self._inward).unflatten(1, (-1, self._config.head_width))
         H, G = self._config.num_heads, self._config.num_kv_heads
         turned, values = heads.split([H + G, G], dim=1)
-        turned = self._kernels.rotate(
-            turned, context.angles.cos, context.angles.sin, context.angles.interleaved
-        )
+        turned = self._kernels.rotate(turned, context.angles)
         query, keys = turned.split([H, G], dim=1)
         write_tokens(cache, context.slots, torch.cat([keys, values], dim=1).flatten(1))
         mixed = self._kernels.grouped_attention(query, cache, context.plan, self._scale)

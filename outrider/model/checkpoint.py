@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,22 +43,27 @@ class StoredTensor:
 class Checkpoint:
     """The tensors of a directory by their canonical names, read one by one through a memory map."""
 
-    def __init__(self, directory: Path, tensors: dict[str, StoredTensor]) -> None:
+    def __init__(
+        self, directory: Path, files: dict[Path, safe_open], tensors: dict[str, StoredTensor]
+    ) -> None:
         self.directory = directory
         self.tensors = tensors
+        self._files = files
 
     @classmethod
     def open(cls, directory: Path) -> "Checkpoint":
         """Read the headers of all files; raises CheckpointError for one that is missing or damaged."""
-        tensors: dict[str, StoredTensor] = {}
-        for file in weight_files(directory):
-            for stored in read_header(file):
-                tensors[stored.name.removeprefix(LANGUAGE_PREFIX)] = stored
-        return cls(directory, tensors)
+        files = {file: open_file(file) for file in weight_files(directory)}
+        tensors = {
+            stored.name.removeprefix(LANGUAGE_PREFIX): stored
+            for file, opened in files.items()
+            for stored in stored_tensors(file, opened)
+        }
+        return cls(directory, files, tensors)
 
     @property
     def files(self) -> list[Path]:
-        return sorted({stored.file for stored in self.tensors.values()})
+        return list(self._files)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -96,8 +101,7 @@ class Checkpoint:
     def read(self, name: str) -> Tensor:
         stored = self.tensors[name]
         try:
-            with safe_open(stored.file, framework="pt") as file:
-                return file.get_tensor(stored.name)
+            return self._files[stored.file].get_tensor(stored.name)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{stored.file}: {name}: {error}") from None
 
@@ -119,16 +123,17 @@ def weight_files(directory: Path) -> list[Path]:
     return files
 
 
-def read_header(file: Path) -> list[StoredTensor]:
+def open_file(file: Path) -> safe_open:
     try:
-        with safe_open(file, framework="pt") as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
-            return [
-                StoredTensor(file=file, name=name, shape=tuple(part.get_shape()), dtype=part.get_dtype())
-                for name, part in slices.items()
-            ]
+        return safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{file}: is damaged or not a safetensors file: {error}") from None
+
+
+def stored_tensors(file: Path, opened: safe_open) -> Iterator[StoredTensor]:
+    for name in opened.keys():  # noqa: SIM118
+        header = opened.get_slice(name)
+        yield StoredTensor(file=file, name=name, shape=tuple(header.get_shape()), dtype=header.get_dtype())
 
 
 def may_skip(name: str, config: ModelConfig) -> bool:

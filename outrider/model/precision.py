@@ -12,7 +12,7 @@ MULTIPLIED_BY = {
 def default_dtype(stored: torch.dtype, device: torch.device) -> torch.dtype:
     """The stored type where the device multiplies it, else fp32, which holds the same weights.
 
-    A processor without such instructions emulates products of bf16, four times as slow as fp32 in small tiles.
+    A processor without such instructions emulates products of bf16, at a quarter of the speed of fp32.
     """
     if device.type != "cpu" or stored not in MULTIPLIED_BY:
         return stored

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from outrider.kernels.interface import Angles
+
 
 @dataclass(frozen=True, kw_only=True)
 class Yarn:
@@ -78,15 +80,6 @@ class RotaryConfig:
     @property
     def softmax_factor(self) -> float:
         return self.stretch.softmax_factor if self.stretch else 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Angles:
-    """Cosines and sines of the rows of one step, fp32, the amplitude applied."""
-
-    cos: Tensor  # [T, P / 2]
-    sin: Tensor  # [T, P / 2]
-    interleaved: bool
 
 
 class Rotary:

@@ -1,7 +1,7 @@
 """Every torch kernel against the same formula in float64.
 
-The allowed error is twice that of the plain formula in torch with inputs of the same precision, plus half a unit
-in the last place of the result: both are rounded to it once.
+The allowed error is twice that of the plain formula in torch with inputs of the same precision, plus half a
+unit in the last place of the result: both are rounded to it once.
 """
 
 import math
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from outrider.kernels import load_kernels
-from outrider.kernels.interface import AttentionShape, Choice, GateRule
+from outrider.kernels.interface import Angles, AttentionShape, Choice, GateRule
 from outrider.model.batch import Span
 
 kernels = load_kernels("torch")
@@ -72,7 +72,7 @@ def test_rotate(draw, interleaved):
         cos, sin = angles.cos()[:, None].to(x.dtype), angles.sin()[:, None].to(x.dtype)
         return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
 
-    result = kernels.rotate(x, angles.cos(), angles.sin(), interleaved)
+    result = kernels.rotate(x, Angles(cos=angles.cos(), sin=angles.sin(), interleaved=interleaved))
     assert_close_as_plain(result, formula(x, angles), formula(x.double(), angles.double()))
 
 
@@ -83,7 +83,7 @@ def test_silu_product(draw):
     assert_close_as_plain(kernels.silu_product(gate_up), torch.nn.functional.silu(gate) * up, exact)
 
 
-def scattered(spans: list[tuple[int, int]]) -> tuple[list[Span], Tensor, Tensor]:
+def scattered(spans: list[tuple[int, int]]) -> tuple[list[Span], Tensor, list[Tensor]]:
     """Spans of (rows, context) with blocks in no order; their positions, and the slots of all contexts."""
     free = torch.randperm(200, generator=torch.Generator().manual_seed(3)).tolist()
     result, positions, slots, first_row = [], [], [], 0

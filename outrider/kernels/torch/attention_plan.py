@@ -105,11 +105,13 @@ def grouped(tiles: Sequence[Tile]) -> Iterator[list[Tile]]:
     """Consecutive tiles of equal size, as many as MAX_PIECES allows and at least one."""
     for _, equal in groupby(tiles, key=lambda tile: tile.num_rows):
         group: list[Tile] = []
+        num_pieces = 0
         for tile in equal:
-            if group and sum(t.num_splits for t in group) + tile.num_splits > MAX_PIECES:
+            if group and num_pieces + tile.num_splits > MAX_PIECES:
                 yield group
-                group = []
+                group, num_pieces = [], 0
             group.append(tile)
+            num_pieces += tile.num_splits
         yield group
 
 

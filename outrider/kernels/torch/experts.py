@@ -9,7 +9,7 @@ from torch import Tensor
 from outrider.kernels.interface import Choice
 from outrider.kernels.torch.linear import Weight, pack_linear
 from outrider.kernels.torch.silu_product import silu_product
-from outrider.kernels.torch.tiles import TILE_ROWS
+from outrider.kernels.torch.tiles import TILE_ROWS, cut_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,12 +19,18 @@ class ExpertWeights:
     gate_up: list[Weight]  # E of [D, 2 F]
     down: list[Weight]  # E of [F, D]
 
+    @property
+    def wide_rows(self) -> tuple[int, ...]:
+        """The wide tiles that neither product's bits show."""
+        return tuple(rows for rows in self.gate_up[0].wide_rows if rows in self.down[0].wide_rows)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertTiles:
     """Which (token, choice) pair sits in which row of which tile."""
 
     experts: list[int]  # one per tile
+    sizes: list[int]  # rows of each tile
     pairs: Tensor  # [T * A] pairs t * A + a, sorted by expert
     rows: Tensor  # [T * A] the row of each of those pairs
 
@@ -37,34 +43,37 @@ def pack_experts(gate_up: Sequence[Tensor], down: Sequence[Tensor]) -> ExpertWei
 def experts(x: Tensor, choice: Choice, weights: ExpertWeights) -> Tensor:
     """The chosen experts' outputs, unweighted and unsummed: [T, D] -> [T, A, D]."""
     T, A = choice.experts.shape
-    tiles = arrange(choice.experts, len(weights.down))
-    inputs = x.new_zeros(len(tiles.experts) * TILE_ROWS, x.shape[1])
+    tiles = arrange(choice.experts, len(weights.down), weights.wide_rows)
+    inputs = x.new_zeros(sum(tiles.sizes), x.shape[1])
     inputs.index_copy_(0, tiles.rows, x.index_select(0, tiles.pairs // A))
-    hidden = silu_product(product_by_tile(inputs, tiles.experts, weights.gate_up))
-    outputs = product_by_tile(hidden, tiles.experts, weights.down)
+    hidden = silu_product(product_by_tile(inputs, tiles, weights.gate_up))
+    outputs = product_by_tile(hidden, tiles, weights.down)
     unsummed = x.new_empty(T * A, x.shape[1])
     unsummed.index_copy_(0, tiles.pairs, outputs.index_select(0, tiles.rows))
     return unsummed.view(T, A, -1)
 
 
-def arrange(chosen: Tensor, num_experts: int) -> ExpertTiles:
+def arrange(chosen: Tensor, num_experts: int, wide_rows: tuple[int, ...]) -> ExpertTiles:
     """Lay out [T, A] choices so that every tile belongs to one expert."""
     flat = chosen.flatten()
     pairs = flat.argsort(stable=True)
     counts = torch.bincount(flat, minlength=num_experts)
-    num_tiles = (counts + TILE_ROWS - 1) // TILE_ROWS
     # A pair's row: its place among all pairs, moved on by the padding of the experts before its own.
-    padding = num_tiles * TILE_ROWS - counts
+    padding = -counts % TILE_ROWS
     moved = (padding.cumsum(0) - padding).index_select(0, flat.index_select(0, pairs))
-    tile_experts = [expert for expert, n in enumerate(num_tiles.tolist()) for _ in range(n)]
     rows = torch.arange(len(flat), device=flat.device) + moved
-    return ExpertTiles(experts=tile_experts, pairs=pairs, rows=rows)
+    cuts = [
+        (expert, size)
+        for expert, n in enumerate((counts + padding).tolist())
+        for size in cut_rows(n, wide_rows)
+    ]
+    return ExpertTiles(experts=[e for e, _ in cuts], sizes=[size for _, size in cuts], pairs=pairs, rows=rows)
 
 
-def product_by_tile(x: Tensor, tile_experts: list[int], weights: list[Weight]) -> Tensor:
+def product_by_tile(x: Tensor, tiles: ExpertTiles, weights: list[Weight]) -> Tensor:
     """Each tile of x [rows, K] by the weight of its expert."""
     y = x.new_empty(len(x), weights[0].values.shape[1])
-    for expert, tile, out in zip(tile_experts, x.split(TILE_ROWS), y.split(TILE_ROWS), strict=True):
+    for expert, tile, out in zip(tiles.experts, x.split(tiles.sizes), y.split(tiles.sizes), strict=True):
         torch.mm(tile, weights[expert].values, out=out)
     return y
 

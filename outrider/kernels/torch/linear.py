@@ -35,8 +35,9 @@ def linear(x: Tensor, weight: Weight) -> Tensor:
     """[T, K] x [K, N] -> [T, N]."""
     rows = pad_rows(x)
     sizes = cut_rows(rows.shape[0], weight.wide_rows)
-    tiles = [torch.mm(tile, weight.values) for tile in rows.split(sizes)]
-    y = tiles[0] if len(tiles) == 1 else torch.cat(tiles)
+    y = rows.new_empty(rows.shape[0], weight.values.shape[1])
+    for tile, out in zip(rows.split(sizes), y.split(sizes), strict=True):
+        torch.mm(tile, weight.values, out=out)
     return y[: x.shape[0]]
 
 
@@ -45,5 +46,4 @@ def head_linear(x: Tensor, weight: Weight) -> Tensor:
     rows = pad_rows(x).transpose(0, 1)
     sizes = cut_rows(rows.shape[1], weight.wide_rows)
     tiles = [torch.bmm(tile, weight.values) for tile in rows.split(sizes, dim=1)]
-    y = tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=1)
-    return y[:, : x.shape[0]].transpose(0, 1)
+    return torch.cat(tiles, dim=1)[:, : x.shape[0]].transpose(0, 1)

@@ -10,7 +10,6 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 TILE_ROWS = 16
 WIDE_ROWS = (256, 64)
@@ -24,7 +23,7 @@ def padded_rows(num_rows: int) -> int:
 def pad_rows(x: Tensor) -> Tensor:
     """Add rows of zeros up to a multiple of TILE_ROWS."""
     missing = padded_rows(x.shape[0]) - x.shape[0]
-    return pad(x, (0, 0) * (x.dim() - 1) + (0, missing)) if missing else x
+    return torch.constant_pad_nd(x, (0, 0) * (x.dim() - 1) + (0, missing)) if missing else x
 
 
 def cut_rows(num_rows: int, wide_rows: tuple[int, ...]) -> list[int]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import torch
 
 from outrider.params import SamplingParams, SequenceParams
 from outrider.rpc.channel import connect
@@ -55,11 +54,7 @@ def config_of(model_dir: Path, **changes: Any) -> Config:
 
 def load_stepper(model_dir: Path, **changes: Any) -> Stepper:
     """Loads a group without a server."""
-    num_threads = torch.get_num_threads()
-    try:
-        return load(config_of(model_dir, **changes), lambda: False)
-    finally:
-        torch.set_num_threads(num_threads)
+    return load(config_of(model_dir, **changes), lambda: False)
 
 
 @dataclass(slots=True)
@@ -187,7 +182,6 @@ class Stream:
 @asynccontextmanager
 async def running_worker(config: Config) -> AsyncIterator[grpc.aio.Channel]:
     """Runs a worker that serves, and gives a channel to it."""
-    num_threads = torch.get_num_threads()
     with ThreadPoolExecutor(max_workers=1) as thread:
         async with RpcServer(config.listen, service=SERVICE) as server:
             servicer = WorkerServicer()
@@ -196,4 +190,3 @@ async def running_worker(config: Config) -> AsyncIterator[grpc.aio.Channel]:
             await load_and_serve(config, server, servicer, thread, asyncio.Event())
             async with connect(f"127.0.0.1:{server.grpc_port}") as channel:
                 yield channel
-    torch.set_num_threads(num_threads)

@@ -19,13 +19,13 @@ demo: setup
 	$(BIN)/python -m services.demo
 
 up: setup
-	$(BIN)/python -m services
+	$(BIN)/python -m services $(if $(MODEL),--model $(MODEL))
 
 test: setup
 	$(BIN)/python -m pytest
 
 lint: setup
-	$(BIN)/buf lint && $(BIN)/buf format --diff --exit-code
+	$(BIN)/buf lint && $(BIN)/buf format --diff --exit-code && $(BIN)/buf breaking --against protos/frozen.binpb
 	$(BIN)/python -m tests.stubs_are_current
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/pyright --warnings

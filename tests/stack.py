@@ -1,0 +1,81 @@
+"""The local stack as its user starts it: `python -m services` in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).parents[1]
+
+
+class RunningStack:
+    """A stack that serves."""
+
+    def __init__(self, process: subprocess.Popen[str], target: str, http: str) -> None:
+        self.process = process
+        self.target = target
+        self.http = http
+
+    def pid(self, service: str) -> int:
+        """Returns the process id of a service; raises LookupError while it does not run."""
+        for pid, command in children_of(self.process.pid):
+            if f"services.{service}" in command:
+                return pid
+        raise LookupError(service)
+
+    def metrics_address(self, service: str) -> str:
+        """Returns HOST:PORT of a service's own HTTP side, read from its environment."""
+        variables = (Path("/proc") / str(self.pid(service)) / "environ").read_text().split("\0")
+        values = {name: value for name, _, value in (variable.partition("=") for variable in variables)}
+        return f"127.0.0.1:{values[f'OUTRIDER_{service.upper()}_HTTP_PORT']}"
+
+    def kill(self, service: str) -> None:
+        """Kills a service as the kernel would; the stack starts it again."""
+        os.kill(self.pid(service), signal.SIGKILL)
+
+
+def children_of(parent: int) -> Iterator[tuple[int, list[str]]]:
+    """Yields the process id and command line of each child, read from /proc."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                command = (entry / "cmdline").read_text().split("\0")
+            except OSError:
+                continue
+            if int(fields[1]) == parent:
+                yield int(entry.name), command
+
+
+@contextmanager
+def running_stack(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[RunningStack]:
+    """Starts a stack on free ports, waits until it serves, and stops it at the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "services", "--grpc-port", "0", "--http-port", "0", *arguments],
+        cwd=ROOT,
+        env=os.environ | dict(environment or {}),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        target, http = _addresses(process.stdout)
+        yield RunningStack(process, target, http)
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def _addresses(output: IO[str]) -> tuple[str, str]:
+    """Reads the two lines that a ready stack prints, such as `gRPC  127.0.0.1:50051`."""
+    found: dict[str, str] = {}
+    for line in output:
+        kind, _, address = line.strip().partition("  ")
+        found[kind] = address
+        if kind.startswith("ready"):
+            return found["gRPC"], found["HTTP"].removesuffix("/v1")
+    raise AssertionError("the stack ended before it was ready; its messages are above")

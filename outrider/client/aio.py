@@ -1,7 +1,7 @@
 """The client for asyncio: the twin of `outrider.client.sync`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -30,7 +30,7 @@ class AsyncStream:
         transcript = self._transcript
         return self._ask(transcript.request(), timeout=transcript.time_left(), metadata=self._metadata)
 
-    async def _receive(self) -> AsyncIterator[Delta]:
+    async def _receive(self) -> AsyncGenerator[Delta, None]:
         while self._transcript.finished is None:
             try:
                 async for response in self._call:
@@ -65,6 +65,7 @@ class AsyncStream:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.cancel()
+        await self._deltas.aclose()
 
 
 class AsyncClient:

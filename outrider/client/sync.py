@@ -1,7 +1,7 @@
 """The client for threads."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -30,7 +30,7 @@ class Stream:
         transcript = self._transcript
         return self._ask(transcript.request(), timeout=transcript.time_left(), metadata=self._metadata)
 
-    def _receive(self) -> Iterator[Delta]:
+    def _receive(self) -> Generator[Delta, None, None]:
         while self._transcript.finished is None:
             try:
                 for response in self._call:
@@ -65,6 +65,7 @@ class Stream:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.cancel()
+        self._deltas.close()
 
 
 class Client:

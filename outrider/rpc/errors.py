@@ -59,6 +59,12 @@ class DeadlineExceeded(OutriderError):
     code = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
+class Cancelled(OutriderError):
+    """The caller ended the request."""
+
+    code = grpc.StatusCode.CANCELLED
+
+
 class Unimplemented(OutriderError):
     """The model or this build cannot do what was asked."""
 
@@ -75,7 +81,7 @@ _BY_CODE: dict[grpc.StatusCode, type[OutriderError]] = {
     error.code: error
     for error in (
         InvalidArgument, NotFound, ResourceExhausted, Unavailable, FailedPrecondition,
-        Unauthenticated, DeadlineExceeded, Unimplemented, Internal,
+        Unauthenticated, DeadlineExceeded, Cancelled, Unimplemented, Internal,
     )
 }  # fmt: skip
 

@@ -56,6 +56,8 @@ class Child:
         while not self._stopping:
             began = time.monotonic()
             self._process = await self._spawn()
+            if self._stopping:
+                self._process.kill()
             status = await self._process.wait()
             if self._stopping:
                 return

@@ -37,6 +37,7 @@ class Stack:
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
+        self._report(f"starts {', '.join(self.children)}")
         for child in self.children.values():
             self._tasks.create_task(child.supervise())
         return self

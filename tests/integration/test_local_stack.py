@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider import Client
+from outrider import AsyncClient, Client
 from outrider.client import Answer, Stream
 from services.local.settings import DEFAULT_MODEL
 from tests.stack import ROOT, RunningStack, running_stack
@@ -197,6 +197,29 @@ def test_ctrl_c_stops_everything_and_leaves_nothing() -> None:
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(60) == 0
         wait_until_gone(processes)
+
+
+async def test_an_asyncio_client_goes_on_over_connections_that_are_cut(
+    stack: RunningStack, undisturbed: Answer
+) -> None:
+    cable = Cable(stack.target)
+    num_cuts = 0
+    async with AsyncClient(cable.address) as client, client.chat(QUESTION, **LONG) as stream:
+        num_tokens = 0
+        async for delta in stream:
+            num_tokens += len(delta.token_ids)
+            if num_tokens > 60 * (num_cuts + 1) and num_cuts < 3:
+                cable.cut()
+                num_cuts += 1
+        assert num_cuts == 3
+        assert same_answer(await stream.result()) == same_answer(undisturbed)
+
+
+def test_a_stream_that_is_left_ends_its_request(stack: RunningStack, client: Client) -> None:
+    with client.chat(QUESTION, **LONG) as stream:
+        after_some_tokens(stream, 5)
+    while client.stats()[0].load.num_requests_running:
+        time.sleep(0.05)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")

@@ -41,6 +41,7 @@ class Reader:
 
     def __call__(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         name = self.prefix + name
-        tensor = self.checkpoint.read(name).to(self.device, dtype or self.dtype)
+        # Always a copy: a view of the mapped file would change, or crash, when the file is written again.
+        tensor = self.checkpoint.read(name).to(self.device, dtype or self.dtype, copy=True)
         self.meter.add(self.checkpoint.tensors[name].num_bytes)
         return tensor

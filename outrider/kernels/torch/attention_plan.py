@@ -46,7 +46,7 @@ class TileGroup:
     num_tiles: int
     piece_tiles: Tensor  # [W]
     piece_splits: Tensor  # [W]
-    piece_blocks: Tensor  # [W * blocks of a split]; past the context the sequence's first block
+    piece_blocks: Tensor  # [W * blocks of a split]; past the context any block, all of it hidden
     hidden: Tensor  # [W, 1, M, S] True where a token lies after the row's position
     split_sizes: list[int]  # pieces of split 0, 1, ...
 

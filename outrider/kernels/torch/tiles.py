@@ -45,8 +45,10 @@ def probe(
     shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, device: torch.device, num_threads: int
 ) -> tuple[int, ...]:
     """The answer for one layout; num_threads is there because libraries split products by it."""
-    weight = torch.empty_strided(shape, stride, dtype=dtype, device=device).normal_()
-    x = torch.randn((*shape[:-2], max(WIDE_ROWS), shape[-2]), dtype=dtype, device=device)
+    generator = torch.Generator(device).manual_seed(0)
+    weight = torch.empty_strided(shape, stride, dtype=dtype, device=device).normal_(generator=generator)
+    x = torch.empty((*shape[:-2], max(WIDE_ROWS), shape[-2]), dtype=dtype, device=device)
+    x.normal_(generator=generator)
     narrow = torch.cat([tile @ weight for tile in x.split(TILE_ROWS, dim=-2)], dim=-2)
     return tuple(
         rows

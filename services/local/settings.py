@@ -10,7 +10,7 @@ from services.local.child import Program, StartError
 
 HOST = "127.0.0.1"
 DEFAULT_MODEL = Path(__file__).parents[2] / "models" / "tiny"
-# In the order of starting; stopping goes the other way.
+# In the order of starting.
 SERVICES = ("worker", "drafter", "scheduler", "gateway")
 DRAFT_SOURCES = ("suffix",)
 # Enough for answers of a few seconds: at a keyboard, Ctrl-C means now.

@@ -1,4 +1,4 @@
-"""The four services together: started in order, watched, stopped the other way round."""
+"""The four services together: started in order, watched, stopped."""
 
 import asyncio
 import shutil
@@ -11,8 +11,8 @@ from typing import Self
 from services.local.child import Child, Report
 from services.local.settings import DRAIN_SECONDS, Settings, programs
 
-# Beyond the drain time, for a process to clean up on a busy machine.
-CLEAN_UP_SECONDS = 8
+# The drain time, and some for a process to clean up on a busy machine.
+PATIENCE_SECONDS = DRAIN_SECONDS + 8
 
 
 class Stack:
@@ -46,8 +46,12 @@ class Stack:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            for child in reversed(self.children.values()):
-                await child.stop(DRAIN_SECONDS + CLEAN_UP_SECONDS)
+            # The gateway first, for it lets answers end that need the others.
+            *others, gateway = self.children.values()
+            await gateway.stop(PATIENCE_SECONDS)
+            async with asyncio.TaskGroup() as stopping:
+                for child in others:
+                    stopping.create_task(child.stop(PATIENCE_SECONDS))
         finally:
             await self._tasks.__aexit__(kind, error, traceback)
         # Kept after an error: the logs say why.

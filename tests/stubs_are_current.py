@@ -14,16 +14,20 @@ OUTPUTS = ("--python_out", "--pyi_out", "--grpc_python_out", "--mypy_grpc_out")
 
 
 def generate(directory: Path) -> None:
-    """Generates all stubs below `directory`; raises CalledProcessError if a contract does not compile."""
+    """Generates all stubs below `directory`; raises SystemExit if a contract does not compile."""
     files = [str(path) for path in sorted(PROTOS.glob("outrider/v1/*.proto"))]
     outputs = [f"{output}={directory}" for output in OUTPUTS]
     # The plugin lies beside the interpreter, which the search path need not hold.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTOS}", *outputs, *files],
         env=os.environ | {"PATH": path},
-        check=True,
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    if result.returncode != 0:
+        raise SystemExit(result.stderr)
 
 
 def differing(generated: Path, committed: Path) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The one stream to the group of workers: one step in flight, and a new stream after each break."""
 
 import asyncio
+import contextlib
 import random
 import secrets
 from collections.abc import Callable
@@ -103,8 +104,7 @@ class Group:
             self._call.cancel()
         call = self._call = self._stub.Step()
         async with asyncio.timeout(OPEN_SECONDS):
-            await call.write(pb.StepRequest(session=self._session, open=pb.OpenSession()))
-            response = await call.read()
+            response = await _ask(call, pb.StepRequest(session=self._session, open=pb.OpenSession()))
         if not isinstance(response, pb.StepResponse) or not response.HasField("opened"):
             raise asyncio.InvalidStateError("the stream ended before the session was open")
         self.is_lost.clear()
@@ -117,8 +117,7 @@ class Group:
         call = self._call
         if call is None or call.done():
             raise asyncio.InvalidStateError("the stream is broken")
-        await call.write(request)
-        response = await call.read()
+        response = await _ask(call, request)
         if not isinstance(response, pb.StepResponse) or response.output.step_id != request.batch.step_id:
             raise asyncio.InvalidStateError("the stream did not answer the step")
         self._retry_seconds = 0.0
@@ -132,7 +131,10 @@ class Group:
 
     def _note_failure(self, error: Exception) -> None:
         code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
-        log.warning("group_stream_broken", code=code.name if code else "", reason=str(error)[:200])
+        reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+        # One line when a group is lost; the attempts to find it again are no news.
+        report = log.debug if self.is_lost.is_set() else log.warning
+        report("group_stream_broken", code=code.name if code else "", reason=(reason or "")[:200])
         if code is grpc.StatusCode.FAILED_PRECONDITION:
             # Another scheduler has taken the group over, and the group has forgotten this session.
             self._session = secrets.randbits(64)
@@ -144,6 +146,14 @@ class Group:
             self.is_lost.set()
             self._presence.lost()
             self._on_lost()
+
+
+async def _ask(call: Call, request: pb.StepRequest) -> object:
+    """Sends a request and returns the answer, or the end of the stream."""
+    # A failed write says nothing of the reason; the read after it does.
+    with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+        await call.write(request)
+    return await call.read()
 
 
 def _is_refusal(error: Exception) -> bool:

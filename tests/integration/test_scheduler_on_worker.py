@@ -1,0 +1,112 @@
+"""A real scheduler on a real worker process: company, preemption and a killed worker change no token."""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+
+from outrider.rpc.channel import connect
+from outrider.rpc.server import Listen, RpcServer
+from outrider.v1 import sampling_pb2, scheduler_pb2_grpc
+from outrider.v1 import scheduler_pb2 as pb
+from services.scheduler.config import Config
+from services.scheduler.loop import Scheduler
+from services.scheduler.service import SERVICE, SchedulerServicer
+
+ROOT = Path(__file__).parents[2]
+BLOCK_SIZE = 8
+NUM_BLOCKS = 14
+PROMPTS = [[(seed * 31 + position * 7) % 400 for position in range(10 + 9 * seed)] for seed in range(4)]
+MAX_TOKENS = 24
+
+
+class WorkerProcess:
+    """The worker as a process of its own, on a port that stays the same."""
+
+    def __init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.port = listener.getsockname()[1]
+        self.process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        settings = {
+            "MODEL_DIR": str(ROOT / "models" / "tiny"), "GRPC_PORT": str(self.port), "HTTP_PORT": "0",
+            "NUM_BLOCKS": str(NUM_BLOCKS), "BLOCK_SIZE": str(BLOCK_SIZE), "NUM_THREADS": "1",
+            "MAX_NUM_BATCHED_TOKENS": "32",
+        }  # fmt: skip
+        environ = {f"OUTRIDER_WORKER_{name}": value for name, value in settings.items()}
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "services.worker", cwd=ROOT, env=os.environ | environ,
+            stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+
+    async def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        await self.process.wait()
+
+
+@asynccontextmanager
+async def scheduler_on(worker: WorkerProcess) -> AsyncIterator[tuple[Scheduler, grpc.aio.Channel]]:
+    listen = Listen(grpc_port=0, http_port=0, drain_seconds=0)
+    config = Config(worker=f"127.0.0.1:{worker.port}", prefill_chunk=16, group_patience_seconds=120)
+    async with RpcServer(listen, service=SERVICE) as server, connect(config.worker) as to_worker:
+        scheduler = Scheduler(config, worker=to_worker, drafter=None, set_serving=server.set_serving)
+        scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(SchedulerServicer(scheduler), server.grpc)
+        await server.start()
+        async with asyncio.TaskGroup() as tasks:
+            loop = tasks.create_task(scheduler.run())
+            async with connect(f"127.0.0.1:{server.grpc_port}") as channel:
+                yield scheduler, channel
+            loop.cancel()
+
+
+def make_submit(sequence_id: int, prompt: list[int]) -> pb.Submit:
+    sampling = sampling_pb2.SamplingParams(max_tokens=MAX_TOKENS, temperature=1.0)
+    params = sampling_pb2.SequenceParams(sampling=sampling, seed=sequence_id)
+    return pb.Submit(sequence_id=sequence_id, tenant="a", prompt_token_ids=prompt, params=params)
+
+
+async def ask(
+    channel: grpc.aio.Channel, prompts: dict[int, list[int]], *, kill_at: int = 0, worker: WorkerProcess
+) -> dict[int, list[int]]:
+    """Returns the tokens of each sequence; kills and restarts the worker once so many tokens are there."""
+    call = scheduler_pb2_grpc.SchedulerServiceStub(channel).Serve()
+    await call.write(pb.ServeRequest(submits=[make_submit(*item) for item in prompts.items()]))
+    tokens: dict[int, list[int]] = {sequence_id: [] for sequence_id in prompts}
+    num_ended = 0
+    while num_ended < len(prompts):
+        response = await call.read()
+        assert isinstance(response, pb.ServeResponse)
+        for event in response.events:
+            tokens[event.sequence_id] += event.token_ids
+            num_ended += event.HasField("finished")
+        if kill_at and sum(map(len, tokens.values())) >= kill_at:
+            kill_at = 0
+            await worker.kill()
+            await worker.start()
+    call.cancel()
+    return tokens
+
+
+async def test_tokens_depend_on_neither_company_preemption_nor_a_killed_worker() -> None:
+    worker = WorkerProcess()
+    await worker.start()
+    try:
+        async with scheduler_on(worker) as (scheduler, channel):
+            alone: dict[int, list[int]] = {}
+            for sequence_id, prompt in enumerate(PROMPTS):
+                alone |= await ask(channel, {sequence_id: prompt}, worker=worker)
+            assert all(len(tokens) == MAX_TOKENS for tokens in alone.values())
+            together = await ask(channel, dict(enumerate(PROMPTS)), kill_at=60, worker=worker)
+            assert together == alone
+            # The kill sets back no more than run at once, and the few blocks the others.
+            assert scheduler.counters().num_preemptions > 1
+            scheduler.schedule.check()
+    finally:
+        await worker.kill()

@@ -60,7 +60,7 @@ def _leading(chosen: list[int], chain: Chain) -> list[int]:
         if token_id < 0:
             break
         token_ids.append(token_id)
-        if token_id != draft or token_id in state.stop_token_ids or len(token_ids) == state.num_tokens_left:
+        if token_id != draft or token_id in state.stop_token_ids or len(token_ids) >= state.num_tokens_left:
             break
     return token_ids
 
@@ -85,7 +85,7 @@ def _logprobs(
 def _output(chain: Chain, token_ids: list[int], logprobs: list[Logprobs] | None) -> Output:
     state, grammar = chain.state, chain.state.grammar
     state.append(token_ids)
-    ended = token_ids[-1] in state.stop_token_ids or state.num_tokens_left == 0
+    ended = token_ids[-1] in state.stop_token_ids or state.num_tokens_left <= 0
     # An output that goes on ends with a token still to be computed: the bonus, or the one before a row
     # without a token, which must be tried again.
     num_accepted = len(token_ids) - 1

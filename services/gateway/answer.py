@@ -38,6 +38,12 @@ async def answer(
             if (delta := reader.read(sequence)) is not None:
                 yield delta
             if sequence.error is not None and not reader.complete:
+                log.warning(
+                    "request_failed",
+                    request_id=request.submission.request_id,
+                    status=sequence.error.code.name,
+                    num_tokens=len(sequence.token_ids),
+                )
                 raise sequence.error
         yield reader.finished(sequence)
 

@@ -2,13 +2,14 @@
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from outrider.params import Grammar, SequenceParams
 from outrider.rpc.errors import InvalidArgument, NotFound
 from services.gateway.auth import Tenant
+from services.gateway.bounds import MAX_REQUEST_ID_LENGTH, check_options, check_resumed, check_token_ids
 from services.gateway.config import Limits
 from services.gateway.grammar import after_thinking, tool_call_grammar, tool_rule
 from services.gateway.grammar_checker import GrammarChecker
@@ -26,7 +27,6 @@ from services.gateway.scheduler_client import Group
 from services.gateway.sequence import Submission
 from services.gateway.text_model import TextModel
 
-_MAX_REQUEST_ID_LENGTH = 128
 # A rendered prompt longer than this per token allowed is refused before it is tokenized.
 _MAX_CHARACTERS_PER_TOKEN = 32
 
@@ -97,7 +97,7 @@ class RequestReader:
             )
         else:
             token_ids = list(asked.prompt)
-            _check_token_ids(token_ids, group.vocab_size, "token_ids")
+            check_token_ids(token_ids, group.vocab_size, "token_ids")
         prompt = _Prompt(
             token_ids=token_ids,
             field="text" if isinstance(asked.prompt, str) else "token_ids",
@@ -139,29 +139,12 @@ class RequestReader:
             raise InvalidArgument(f"longer than {limit} characters", field=field)
 
     async def _read(self, prompt: _Prompt, options: Options, caller: Caller, group: Group) -> Request:
-        self._check_options(options)
-        num_tokens_left = self._num_tokens_left(prompt, group)
+        check_options(options, self._limits)
         thinking = opens_thinking(prompt.token_ids, self._model.tokenizer, self._model.marks)
-        sampling = resolve_sampling(
-            options.sampling,
-            defaults=self._defaults,
-            bad_words=tokenize_bad_words(options.bad_words, self._model.tokenizer),
-            end_token_ids=prompt.end_token_ids,
-            num_tokens_left=num_tokens_left,
-            vocab_size=group.vocab_size,
-        )
-        limit = resolve_reasoning_limit(sampling, thinking=thinking, think_end_id=self._think_end_id)
-        params = SequenceParams(
-            sampling=sampling,
-            seed=resolve_seed(options),
-            choice=options.choice,
-            reasoning_limit=limit,
-            grammar=await self._read_grammar(
-                options.grammar, prompt, thinking=thinking and bool(prompt.marks)
-            ),
-        )
+        params = await self._read_params(prompt, options, group, thinking=thinking)
+        sampling = params.sampling
         resumed = options.resume.token_ids if options.resume else ()
-        _check_resumed(resumed, vocab_size=group.vocab_size, max_tokens=sampling.max_tokens or 0)
+        check_resumed(resumed, vocab_size=group.vocab_size, max_tokens=sampling.max_tokens or 0)
         return Request(
             submission=Submission(
                 request_id=_request_id(options),
@@ -187,23 +170,28 @@ class RequestReader:
             received=caller.received,
         )
 
-    def _check_options(self, options: Options) -> None:
-        limits = self._limits
-        if len(options.stop) > limits.max_stop_strings:
-            raise InvalidArgument(f"has more than {limits.max_stop_strings} strings", field="options.stop")
-        for i, stop in enumerate(options.stop):
-            if not 0 < len(stop) <= limits.max_stop_string_length:
-                raise InvalidArgument(
-                    f"must have 1 to {limits.max_stop_string_length} characters", field=f"options.stop[{i}]"
-                )
-        if len(options.bad_words) > limits.max_bad_words:
-            raise InvalidArgument(f"has more than {limits.max_bad_words} strings", field="options.bad_words")
-        if "" in options.bad_words:
-            raise InvalidArgument("holds an empty string", field="options.bad_words")
-        if len(options.request_id) > _MAX_REQUEST_ID_LENGTH:
-            raise InvalidArgument(
-                f"longer than {_MAX_REQUEST_ID_LENGTH} characters", field="options.request_id"
-            )
+    async def _read_params(
+        self, prompt: _Prompt, options: Options, group: Group, *, thinking: bool
+    ) -> SequenceParams:
+        sampling = resolve_sampling(
+            options.sampling,
+            defaults=self._defaults,
+            bad_words=tokenize_bad_words(options.bad_words, self._model.tokenizer),
+            end_token_ids=prompt.end_token_ids,
+            num_tokens_left=self._num_tokens_left(prompt, group),
+            vocab_size=group.vocab_size,
+        )
+        return SequenceParams(
+            sampling=sampling,
+            seed=resolve_seed(options),
+            choice=options.choice,
+            reasoning_limit=resolve_reasoning_limit(
+                sampling, thinking=thinking, think_end_id=self._think_end_id
+            ),
+            grammar=await self._read_grammar(
+                options.grammar, prompt, thinking=thinking and bool(prompt.marks)
+            ),
+        )
 
     def _num_tokens_left(self, prompt: _Prompt, group: Group) -> int:
         limit = min(self._limits.max_prompt_tokens, group.max_model_len - 1)
@@ -239,20 +227,4 @@ class RequestReader:
 
 def _request_id(options: Options) -> str:
     resumed = options.resume.request_id if options.resume else ""
-    return resumed[:_MAX_REQUEST_ID_LENGTH] or options.request_id or uuid.uuid4().hex
-
-
-def _check_token_ids(token_ids: Iterable[int], vocab_size: int, field: str) -> None:
-    for i, token_id in enumerate(token_ids):
-        if token_id >= vocab_size:
-            raise InvalidArgument(
-                f"token id {token_id} is not below the vocabulary size {vocab_size}", field=f"{field}[{i}]"
-            )
-
-
-def _check_resumed(token_ids: tuple[int, ...], *, vocab_size: int, max_tokens: int) -> None:
-    _check_token_ids(token_ids, vocab_size, "options.resume.token_ids")
-    if len(token_ids) > max_tokens:
-        raise InvalidArgument(
-            f"has {len(token_ids)} tokens, above max_tokens {max_tokens}", field="options.resume.token_ids"
-        )
+    return resumed[:MAX_REQUEST_ID_LENGTH] or options.request_id or uuid.uuid4().hex

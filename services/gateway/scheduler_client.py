@@ -18,6 +18,7 @@ log = structlog.get_logger()
 
 _FIRST_RETRY_SECONDS = 0.1
 _LAST_RETRY_SECONDS = 1.0
+_UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,8 @@ class Group:
 class SchedulerClient:
     """Carries all sequences that this gateway runs on one scheduler.
 
-    `on_opened` is called when the stream is open, `on_lost` with the sequences of a stream that broke.
+    `on_opened` is called when the stream is open, `on_lost` with the sequences of a stream that broke, and
+    `on_refused` with a sequence that the scheduler cannot run now: it is shutting down, or has no group.
     """
 
     def __init__(
@@ -53,16 +55,20 @@ class SchedulerClient:
         *,
         on_opened: Callable[["SchedulerClient"], None],
         on_lost: Callable[["SchedulerClient", list[Sequence]], None],
+        on_refused: Callable[["SchedulerClient", Sequence], None],
     ) -> None:
         self.address = address
         self.group: Group | None = None
         self.connected = False
         # On the clock of time.monotonic; None before the first connection.
         self.connected_until: float | None = None
+        # Until when it is not asked, because it has just refused.
+        self.refuses_until = 0.0
         self.load = load_pb2.Load()
         self._stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
         self._on_opened = on_opened
         self._on_lost = on_lost
+        self._on_refused = on_refused
         self._sequences: dict[int, Sequence] = {}
         self._ids: dict[Sequence, int] = {}
         self._last_id = 0
@@ -130,21 +136,26 @@ class SchedulerClient:
         if response.HasField("load"):
             self.load = response.load
         for event in response.events:
-            sequence = self._sequences.get(event.sequence_id)
-            if sequence is None:
-                continue
-            num_tokens = len(sequence.token_ids)
-            seconds = sequence.receive(event)
-            if seconds is not None:
-                metrics.INTER_TOKEN_LATENCY.observe(seconds / (len(sequence.token_ids) - num_tokens))
-            if event.WhichOneof("end") is not None:
-                del self._sequences[event.sequence_id], self._ids[sequence]
+            if (sequence := self._sequences.get(event.sequence_id)) is not None:
+                self._receive_event(sequence, event)
+
+    def _receive_event(self, sequence: Sequence, event: pb.SequenceEvent) -> None:
+        if event.WhichOneof("end") is not None:
+            del self._sequences[event.sequence_id], self._ids[sequence]
+        if event.HasField("error") and event.error.code == _UNAVAILABLE:
+            self._on_refused(self, sequence)
+            return
+        num_tokens = len(sequence.token_ids)
+        seconds = sequence.receive(event)
+        if seconds is not None:
+            metrics.INTER_TOKEN_LATENCY.observe(seconds / (len(sequence.token_ids) - num_tokens))
 
     def _open(self, group: Group) -> None:
         log.info(
             "scheduler_connected", address=self.address, model=group.model, numerics_id=group.numerics_id
         )
         self.group, self.connected, self.connected_until = group, True, time.monotonic()
+        self.refuses_until = 0.0
         self._on_opened(self)
 
     def _lose(self, reason: str) -> None:

@@ -17,6 +17,8 @@ from services.gateway.sequence import Sequence, Submission, numerics_changed
 log = structlog.get_logger()
 
 _SWEEP_SECONDS = 1.0
+# How long a scheduler that cannot run a sequence is not asked again.
+_REFUSAL_SECONDS = 1.0
 
 
 class Schedulers:
@@ -41,13 +43,15 @@ class Schedulers:
         self._grace_seconds = grace_seconds
         self._channels = [connect(address, tls) for address in addresses]
         self.clients = [
-            SchedulerClient(address, channel, on_opened=self._opened, on_lost=self._lost)
+            SchedulerClient(
+                address, channel, on_opened=self._opened, on_lost=self._lost, on_refused=self._refused
+            )
             for address, channel in zip(addresses, self._channels, strict=True)
         ]
         # The sequences in flight, and where they run or ran.
         self._running: dict[Sequence, SchedulerClient] = {}
-        # Sequences of lost schedulers, and since when they wait.
-        self._waiting: dict[Sequence, float] = {}
+        # Sequences that no scheduler runs, in the order in which they lost theirs.
+        self._waiting: dict[Sequence, None] = {}
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -65,19 +69,24 @@ class Schedulers:
     def serving(self) -> bool:
         """Returns whether a scheduler is connected, or was lost so lately that it may come back."""
         since = time.monotonic() - self._grace_seconds
-        return any(client.connected or (client.connected_until or 0) > since for client in self.clients)
+        return any(
+            client.connected or (client.connected_until or 0) > since
+            for client in self.clients
+            if self._has_model(client)
+        )
 
     async def choose(self) -> SchedulerClient:
         """Returns the scheduler with the least to do; waits for lost ones to come back.
 
-        Raises Unavailable if there is none, and ResourceExhausted if too many requests are in flight.
+        Raises Unavailable if there is none.
         """
+        deadline = time.monotonic() + self._grace_seconds
         while not (usable := [client for client in self.clients if self._is_usable(client)]):
-            if not self.serving or any(client.connected for client in self.clients):
+            if not self.serving or time.monotonic() > deadline:
                 raise Unavailable(
                     f"no scheduler with {self._model!r} is connected", retry_delay=timedelta(seconds=1)
                 )
-            await self._wait_for_change()
+            await self._changed.wait()
         return min(usable, key=_num_requests)
 
     @contextmanager
@@ -96,8 +105,11 @@ class Schedulers:
             self._running.pop(sequence).abort(sequence)
             self._waiting.pop(sequence, None)
 
+    def _has_model(self, client: SchedulerClient) -> bool:
+        return client.group is not None and client.group.model == self._model
+
     def _is_usable(self, client: SchedulerClient) -> bool:
-        return client.connected and client.group is not None and client.group.model == self._model
+        return client.connected and self._has_model(client) and client.refuses_until < time.monotonic()
 
     def _fits(self, sequence: Sequence, client: SchedulerClient) -> bool:
         usable, group = self._is_usable(client), client.group
@@ -108,7 +120,8 @@ class Schedulers:
         own = self._running[sequence]
         fitting = [client for client in self.clients if self._fits(sequence, client)]
         if not fitting:
-            self._waiting.setdefault(sequence, time.monotonic())
+            self._waiting[sequence] = None
+            sequence.stalled_since = sequence.stalled_since or time.monotonic()
             return
         client = own if own in fitting else min(fitting, key=_num_requests)
         self._running[sequence] = client
@@ -130,9 +143,14 @@ class Schedulers:
 
     def _lost(self, client: SchedulerClient, lost: list[Sequence]) -> None:
         for sequence in lost:
-            sequence.begin_again()
+            sequence.stall()
             self._place(sequence)
         self._notify()
+
+    def _refused(self, client: SchedulerClient, sequence: Sequence) -> None:
+        client.refuses_until = time.monotonic() + _REFUSAL_SECONDS
+        sequence.stall()
+        self._place(sequence)
 
     async def _sweep_forever(self) -> None:
         while True:
@@ -140,22 +158,21 @@ class Schedulers:
             self._sweep(time.monotonic())
 
     def _sweep(self, now: float) -> None:
-        """Ends what has waited too long for a scheduler."""
-        for sequence, since in list(self._waiting.items()):
-            if now - since > self._grace_seconds:
+        """Runs what waits for a scheduler that had refused, and ends what has had none for too long."""
+        for sequence in list(self._waiting):
+            if now - (sequence.stalled_since or now) > self._grace_seconds:
                 del self._waiting[sequence]
                 sequence.fail(
                     Unavailable("the scheduler was lost: resume later", retry_delay=timedelta(seconds=1))
                 )
+            else:
+                self._place(sequence)
         self._notify()
 
     def _notify(self) -> None:
         self._on_serving(self.serving)
         self._changed.set()
         self._changed = asyncio.Event()
-
-    async def _wait_for_change(self) -> None:
-        await self._changed.wait()
 
 
 def _num_requests(client: SchedulerClient) -> int:

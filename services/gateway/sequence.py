@@ -138,6 +138,8 @@ class Sequence:
     arrivals: Arrivals = field(default_factory=Arrivals)
     end: End | None = None
     error: OutriderError | None = None
+    # Since when no scheduler has sent anything of it, on the clock of time.monotonic; None: one runs it.
+    stalled_since: float | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -153,9 +155,11 @@ class Sequence:
         await self._changed.wait()
         self._changed.clear()
 
-    def begin_again(self) -> None:
-        """Notes that another stream runs it from now on: its counts begin at zero."""
+    def stall(self) -> None:
+        """Notes that its scheduler was lost or refuses it: another run's counts begin at zero."""
         self.earlier, self.counts = self.earlier + self.counts, Counts()
+        if self.stalled_since is None:
+            self.stalled_since = time.monotonic()
 
     def fail(self, error: OutriderError) -> None:
         """Ends it with an error, unless it has ended."""
@@ -167,6 +171,7 @@ class Sequence:
         """Takes an event; tokens it has already are passed over. Returns the time since the tokens before."""
         if self.ended:
             return None
+        self.stalled_since = None
         if event.HasField("started") and not self.started:
             self.started, self.num_cached_tokens = True, event.started.num_cached_tokens
         num_known = len(self.token_ids) - event.offset

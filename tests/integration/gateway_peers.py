@@ -153,6 +153,13 @@ class RunningGateway:
         """Returns the gateway's methods."""
         return gateway_pb2_grpc.GatewayServiceStub(self.channel)
 
+    async def until_connected(self, expected: list[bool]) -> None:
+        """Returns when exactly the schedulers that are expected to be are connected."""
+        while True:
+            response = await self.stub.GetStats(gw.GetStatsRequest())
+            if [scheduler.connected for scheduler in response.schedulers] == expected:
+                return
+
     async def until_health(self, status: int) -> None:
         """Returns when the gateway's health is `status`."""
         watch: Any = health_pb2_grpc.HealthStub(self.channel)

@@ -298,3 +298,9 @@ async def first_deltas(call, num_deltas):
         if len(answer.deltas) == num_deltas:
             break
     return answer
+
+
+async def test_a_request_carries_the_trace_of_its_client_on(gateway, scheduler):
+    traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    await collect(gateway.stub.Chat(chat(), metadata=(("traceparent", traceparent),)))
+    assert scheduler.submits[0].traceparent.startswith("00-0af7651916cd43dd8448eb211c80319c-")

@@ -14,6 +14,7 @@ import grpc
 import pytest
 from google.protobuf import struct_pb2
 from google.rpc import error_details_pb2
+from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_status import rpc_status
 
 from outrider.v1 import gateway_pb2 as gw
@@ -193,7 +194,9 @@ async def test_no_scheduler_is_unavailable():
 
 async def test_a_scheduler_with_another_model_is_not_asked(scheduler):
     scheduler.model = "other"
-    async with running_scheduler(scheduler) as address, running_gateway(address) as gateway:
+    async with running_scheduler(scheduler) as address, running_gateway(address, wait=False) as gateway:
+        await gateway.until_connected([True])
+        await gateway.until_health(HealthCheckResponse.NOT_SERVING)
         error = await refused(gateway.stub.Chat(chat()))
         assert error.code() == grpc.StatusCode.UNAVAILABLE
         assert (await gateway.stub.ListModels(gw.ListModelsRequest())).models == []

@@ -9,6 +9,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from outrider.v1 import gateway_pb2 as gw
 from outrider.v1 import gateway_pb2_grpc
+from outrider.v1 import scheduler_pb2 as pb
 from tests.integration.gateway_peers import (
     Answer,
     PlannedScheduler,
@@ -76,7 +77,7 @@ async def test_an_answer_moves_to_another_scheduler_with_the_same_numerics():
         running_scheduler(lost) as address,
         running_gateway(address, other_address) as gateway,
     ):
-        await until_connected(gateway, [True, True])
+        await gateway.until_connected([True, True])
         answer = Answer()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(read(gateway.stub.Chat(chat()), answer))
@@ -84,13 +85,6 @@ async def test_an_answer_moves_to_another_scheduler_with_the_same_numerics():
             lost.break_streams()
         assert answer.token_ids == text_tokens(ANSWER)
     assert (len(lost.submits), len(other.submits)) == (1, 1)
-
-
-async def until_connected(gateway, expected: list[bool]) -> None:
-    while True:
-        response = await gateway.stub.GetStats(gw.GetStatsRequest())
-        if [scheduler.connected for scheduler in response.schedulers] == expected:
-            return
 
 
 async def test_other_arithmetic_ends_the_answer_and_says_so():
@@ -131,7 +125,7 @@ async def test_a_gateway_serves_while_its_scheduler_may_come_back():
         port = int(address.rpartition(":")[2])
         gateway_running = running_gateway(address)
         gateway = await gateway_running.__aenter__()
-    await until_connected(gateway, [False])
+    await gateway.until_connected([False])
     await gateway.until_health(HealthCheckResponse.SERVING)
     asking = asyncio.create_task(collect(gateway.stub.Chat(chat())))
     async with running_scheduler(scheduler, port):
@@ -158,3 +152,40 @@ async def test_a_client_that_reads_nothing_is_cancelled():
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         answer = await collect(gateway.stub.Chat(chat()))
         assert answer.finished.reason == gw.FINISH_REASON_STOP
+
+
+async def test_a_request_refused_by_a_scheduler_that_shuts_down_goes_to_another():
+    leaving, other = planned(), planned()
+    leaving.error = pb.SequenceError(code=grpc.StatusCode.UNAVAILABLE.value[0], message="shutting down")
+    async with (
+        running_scheduler(other) as other_address,
+        running_scheduler(leaving) as address,
+        running_gateway(address, other_address) as gateway,
+    ):
+        await gateway.until_connected([True, True])
+        answers = [await collect(gateway.stub.Chat(chat())) for _ in range(2)]
+    assert all(answer.token_ids == text_tokens(ANSWER) for answer in answers)
+    assert len(other.submits) == 2
+
+
+async def test_a_request_waits_for_a_scheduler_that_has_no_group_for_a_while():
+    scheduler = planned()
+    scheduler.error = pb.SequenceError(code=grpc.StatusCode.UNAVAILABLE.value[0], message="no group")
+    async with running_scheduler(scheduler) as address, running_gateway(address) as gateway:
+        asking = asyncio.create_task(collect(gateway.stub.Chat(chat())))
+        await scheduler.until(lambda: len(scheduler.submits) == 1)
+        scheduler.error = None
+        assert (await asking).token_ids == text_tokens(ANSWER)
+
+
+async def test_a_scheduler_that_refuses_for_good_ends_the_request():
+    scheduler = planned()
+    scheduler.error = pb.SequenceError(code=grpc.StatusCode.UNAVAILABLE.value[0], message="no group")
+    async with (
+        running_scheduler(scheduler) as address,
+        running_gateway(address, grace_seconds=2.5) as gateway,
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await collect(gateway.stub.Chat(chat()))
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert len(scheduler.submits) > 1

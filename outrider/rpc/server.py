@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,7 +121,7 @@ class RpcServer:
         if listen.tls_certificate is None or listen.tls_key is None:
             return self.grpc.add_insecure_port(address)
         credentials = grpc.ssl_server_credentials(
-            [(read_pem(listen.tls_key), read_pem(listen.tls_certificate))],
+            [_read_pair(listen.tls_certificate, listen.tls_key)],
             root_certificates=read_pem(listen.tls_client_ca) if listen.tls_client_ca else None,
             require_client_auth=listen.tls_client_ca is not None,
         )
@@ -156,6 +157,16 @@ class RpcServer:
         """Does what a signal does: health says NOT_SERVING and `wait_for_shutdown` returns."""
         self._shutdown.set()
         self.set_serving(False)
+
+
+def _read_pair(certificate: Path, key: Path) -> tuple[bytes, bytes]:
+    """Reads a key and its certificate; raises ConfigError naming them if they are no pair."""
+    pair = read_pem(key), read_pem(certificate)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        raise ConfigError(f"{certificate} and {key}: {error.reason or error}") from None
+    return pair
 
 
 def _family(host: str) -> socket.AddressFamily:

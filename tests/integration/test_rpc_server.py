@@ -189,6 +189,14 @@ async def test_a_port_in_use_is_named(variable: str) -> None:
                 await second.start()
 
 
+async def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "server.pem"
+    file.write_text("no certificate")
+    with pytest.RaisesGroup(pytest.RaisesExc(ConfigError, match=r"server\.pem")):
+        async with server(replace(anywhere(), tls_certificate=file, tls_key=file), no_answer) as running:
+            await running.start()
+
+
 PROGRAM = """
 import asyncio
 from outrider.rpc.main import run_service

@@ -42,8 +42,10 @@ def load(config: Config, is_stopped: Callable[[], bool]) -> Stepper:
         raise ConfigError(f"OUTRIDER_WORKER_MODEL_DIR: {error}") from None
     facts = _facts(config, model)
     kv_cache = model.new_kv_cache(facts.num_blocks, facts.block_size)
+    stepper = Stepper(model, kv_cache, facts, _grammar_compiler(config.model_dir, facts.vocab_size))
+    stepper.warm_up()
     log.info("model_loaded", **{name: getattr(facts, name) for name in facts.__dataclass_fields__})
-    return Stepper(model, kv_cache, facts, _grammar_compiler(config.model_dir, facts.vocab_size))
+    return stepper
 
 
 def _reporter(is_stopped: Callable[[], bool]) -> Progress:

@@ -9,9 +9,10 @@ from outrider.model.batch import ForwardBatch, Span
 from outrider.model.kv_cache import KVCache
 from outrider.model.sampling import Chain, GrammarCompiler, NoToken, Output, SamplingState, verify
 from outrider.model.transformer import Transformer
+from outrider.params import SamplingParams, SequenceParams
 from outrider.rpc.errors import Internal, InvalidArgument, OutriderError
 from services.worker import metrics
-from services.worker.messages import Batch, BatchOutput, GroupFacts, SequenceStep
+from services.worker.messages import Batch, BatchOutput, GroupFacts, SequenceStart, SequenceStep
 from services.worker.sequence import Sequence, start_sequence
 
 
@@ -46,10 +47,31 @@ class Stepper:
         """Drops every sequence: their blocks are the next session's."""
         self._release(list(self.sequences))
 
-    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Runs a step of no consequence: libraries prepare themselves on first use, which takes seconds."""
+        params = SequenceParams(sampling=SamplingParams(top_k=1, repetition_penalty=1.1)).to_proto()
+        start = SequenceStart(token_ids=[0], num_prompt_tokens=1, params=params)
+        step = SequenceStep(
+            sequence_id=0,
+            start=start,
+            num_computed_tokens=0,
+            num_new_tokens=1,
+            draft_token_ids=[],
+            new_block_ids=[0],
+        )
+        self._answer(Batch(step_id=0, steps=[step]))
+        self.forget_all()
+
     def run(self, batch: Batch) -> BatchOutput:
         """Computes a batch that was checked, and chooses the tokens of the sequences that want any."""
         began = perf_counter()
+        output = self._answer(batch)
+        metrics.step_seconds.observe(perf_counter() - began)
+        _count(output, num_rows=sum(step.num_rows for step in batch.steps))
+        return output
+
+    @torch.inference_mode()
+    def _answer(self, batch: Batch) -> BatchOutput:
         self._release(batch.released_sequence_ids)
         outcomes: dict[int, Output | OutriderError] = {}
         parts = []
@@ -60,10 +82,7 @@ class Stepper:
             elif sequence.failure is not None:
                 outcomes[step.sequence_id] = sequence.failure
         choosing = [part for part in parts if part.chooses]
-        output = self._compute(batch.step_id, parts, choosing, outcomes)
-        metrics.step_seconds.observe(perf_counter() - began)
-        _count(output, parts)
-        return output
+        return self._compute(batch.step_id, parts, choosing, outcomes)
 
     def _compute(
         self,
@@ -152,10 +171,10 @@ def _settle(sequence: Sequence, outcome: Output | NoToken) -> Output | OutriderE
     return error
 
 
-def _count(output: BatchOutput, parts: list[_Part]) -> None:
+def _count(output: BatchOutput, *, num_rows: int) -> None:
     metrics.forward_seconds.observe(output.forward_seconds)
     metrics.sample_seconds.observe(output.sample_seconds)
-    metrics.num_computed_tokens.inc(sum(part.step.num_rows for part in parts))
+    metrics.num_computed_tokens.inc(num_rows)
     outcomes = output.outcomes.values()
     metrics.num_output_tokens.inc(sum(len(item.token_ids) for item in outcomes if isinstance(item, Output)))
     metrics.num_failed_sequences.inc(sum(isinstance(item, OutriderError) for item in outcomes))

@@ -198,3 +198,8 @@ def test_a_sequence_is_one_span_below_the_request_s(stepper, monkeypatch):
     assert dict(span.attributes or {}) == {
         "outrider.num_prompt_tokens": 9, "outrider.num_output_tokens": 2, "outrider.num_steps": 2,
     }  # fmt: skip
+
+
+def test_warming_up_leaves_no_sequence(stepper):
+    stepper.warm_up()
+    assert stepper.sequences == {}

@@ -5,10 +5,12 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 
 import grpc
 import structlog
 
+from outrider import token_hash
 from outrider.v1 import drafter_pb2 as pb
 from outrider.v1 import drafter_pb2_grpc
 from services.scheduler.answer_time import AnswerTime
@@ -34,7 +36,7 @@ Key = tuple[int, int]  # length and hash of the tokens that a draft follows
 
 
 class Drafts:
-    """Tells the drafter what became final, and keeps its drafts until a sequence reaches their base.
+    """Tells the drafter what became final, and keeps its drafts until a sequence has reached their base.
 
     The drafter knows of a sequence from the first draft that is wanted for it; what it has not been told
     since goes with the next message.
@@ -183,7 +185,8 @@ class Drafts:
     def _give(self, sequence: Sequence) -> bool:
         kept = self._kept.get(sequence.id)
         if kept:
-            sequence.draft = kept.pop((sequence.num_tokens, sequence.token_hash), None)
+            fitting = [rest for key, draft in kept.items() if (rest := _rest(draft, key[1], sequence))]
+            sequence.draft = max(fitting, key=lambda draft: len(draft.token_ids), default=None)
             for key in [key for key in kept if key[0] <= sequence.num_tokens]:
                 del kept[key]
         return sequence.draft is not None
@@ -193,3 +196,17 @@ class Drafts:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._answered.wait()
+
+
+def _rest(draft: Draft, base_hash: int, sequence: Sequence) -> Draft | None:
+    """Returns what of a draft follows the sequence as it is now; None if its tokens turned out otherwise.
+
+    A draft that comes a step late is as good as ever in its later tokens, if the earlier ones were right: so
+    a drafter slower than a step still helps, and nothing waits for it.
+    """
+    num_past = sequence.num_tokens - draft.base_length
+    if not 0 <= num_past < len(draft.token_ids):
+        return None
+    if token_hash.extend(base_hash, draft.token_ids[:num_past]) != sequence.token_hash:
+        return None
+    return replace(draft, base_length=sequence.num_tokens, token_ids=draft.token_ids[num_past:])

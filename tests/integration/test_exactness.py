@@ -100,9 +100,9 @@ async def test_a_crowd_gets_the_tokens_that_each_would_get_alone_and_gives_all_b
     async with AsyncClient(stack.target) as client:
         alone = [essence(await ask(client, question, speculation=False)) for question in asked]
         # The first crowd fills the drafter's memory, the second meets its own answers there.
-        for crowd in [await ask_in_crowd(client, asked, rng) for _ in range(2)]:
-            assert [essence(answer) for answer in crowd] == alone
-        assert sum(answer.stats.num_accepted_tokens for answer in crowd) > 0
+        crowds = [await ask_in_crowd(client, asked, rng) for _ in range(2)]
+        assert [[essence(answer) for answer in crowd] for crowd in crowds] == [alone, alone]
+        assert sum(answer.stats.num_accepted_tokens for answer in crowds[1]) > 0
         await until_no_block_is_in_use(client)
 
 

@@ -420,8 +420,9 @@ async def test_draining_ends_what_is_left_with_a_status_to_resume_on() -> None:
 class OracleDrafter(drafter_pb2_grpc.DrafterServiceServicer):
     """Guesses right, or as badly as it is told to."""
 
-    def __init__(self, spoil: Callable[[drafter_pb2.Draft], None]) -> None:
+    def __init__(self, spoil: Callable[[drafter_pb2.Draft], None], num_late: int) -> None:
         self.spoil = spoil
+        self.num_late = num_late  # tokens by which its drafts are behind
         self.known: dict[int, tuple[list[int], int]] = {}
         self.closed: list[drafter_pb2.DraftSequenceClosed] = []
 
@@ -450,10 +451,14 @@ class OracleDrafter(drafter_pb2_grpc.DrafterServiceServicer):
             stop=frozenset(),
             vocab_size=VOCAB_SIZE,
         )
+        base = tokens[: len(tokens) - self.num_late]
         draft = drafter_pb2.Draft(
-            sequence_id=wanted.sequence_id, base_length=len(tokens), token_ids=guess[len(tokens) :],
-            base_hash=token_hash.extend(token_hash.EMPTY, tokens), source=drafter_pb2.DRAFT_SOURCE_SUFFIX,
-        )  # fmt: skip
+            sequence_id=wanted.sequence_id,
+            base_length=len(base),
+            base_hash=token_hash.extend(token_hash.EMPTY, base),
+            token_ids=guess[len(base) : len(base) + wanted.max_num_tokens],
+            source=drafter_pb2.DRAFT_SOURCE_SUFFIX,
+        )
         self.spoil(draft)
         return draft
 
@@ -474,8 +479,10 @@ def spoil_guess(draft: drafter_pb2.Draft) -> None:
     draft.token_ids[-1] = (draft.token_ids[-1] + 1) % VOCAB_SIZE
 
 
-async def run_with_drafter(spoil: Callable[[drafter_pb2.Draft], None]) -> tuple[Stack, OracleDrafter]:
-    oracle = OracleDrafter(spoil)
+async def run_with_drafter(
+    spoil: Callable[[drafter_pb2.Draft], None], *, num_late: int = 0
+) -> tuple[Stack, OracleDrafter]:
+    oracle = OracleDrafter(spoil, num_late)
     add = lambda server: drafter_pb2_grpc.add_DrafterServiceServicer_to_server(oracle, server)  # noqa: E731
     async with serving(add) as (port, _):
         # A long limit: the machine that runs the tests may be slow, and an answer should be waited for.
@@ -503,6 +510,20 @@ async def test_right_drafts_save_steps_and_change_no_token() -> None:
 async def test_half_right_drafts_change_no_token() -> None:
     s, _ = await run_with_drafter(spoil_guess)
     assert 0 < s.scheduler.counters().num_accepted_tokens < s.scheduler.counters().num_draft_tokens
+
+
+async def test_the_rest_of_a_late_draft_is_as_good_as_a_new_one() -> None:
+    s, _ = await run_with_drafter(lambda draft: None, num_late=2)
+    counters = s.scheduler.counters()
+    assert counters.num_accepted_tokens == counters.num_draft_tokens > 0
+
+
+async def test_a_late_draft_whose_beginning_was_wrong_is_never_verified() -> None:
+    def spoil_beginning(draft: drafter_pb2.Draft) -> None:
+        draft.token_ids[0] = (draft.token_ids[0] + 1) % VOCAB_SIZE
+
+    s, _ = await run_with_drafter(spoil_beginning, num_late=2)
+    assert s.scheduler.counters().num_draft_tokens == 0
 
 
 @pytest.mark.parametrize("spoil", [spoil_hash, spoil_tokens, spoil_length])

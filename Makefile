@@ -9,11 +9,12 @@ setup: $(SETUP)
 
 # torch goes first and pinned: its dependants would otherwise pull a build for GPUs of several GB.
 $(SETUP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet "pip>=25.1"
-	$(BIN)/pip install --quiet -c constraints.txt torch
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[serve,model,bench]" --group dev
-	touch $(SETUP)
+	@echo "setting up .venv (once)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet "pip>=25.1"
+	@$(BIN)/pip install --quiet -c constraints.txt torch
+	@$(BIN)/pip install --quiet -c constraints.txt -e ".[serve,model,bench]" --group dev
+	@touch $(SETUP)
 
 demo: setup
 	$(BIN)/python -m services.demo
@@ -31,7 +32,7 @@ lint: setup
 	$(BIN)/pyright --warnings
 
 protos: setup
-	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. --grpc_python_out=. --mypy_grpc_out=. $(PROTOS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. --grpc_python_out=. --mypy_grpc_out=. $(PROTOS)
 
 bench: setup
 	$(BIN)/python -m benchmarks

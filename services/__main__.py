@@ -50,7 +50,7 @@ async def serve(settings: Settings, *, verbose: bool) -> None:
 
 async def _announce(stack: Stack) -> None:
     await stack.wait_until_ready()
-    sys.stdout.write(f"gRPC  {stack.grpc_address}\nHTTP  http://{stack.http_address}/v1\n")
+    sys.stdout.write(f"gRPC  {stack.grpc_address}\nHTTP  http://{stack.http_address}  (/healthz, /metrics)\n")
     sys.stdout.write('ready; try: outrider chat "What is 17 + 25?"  (Ctrl-C stops)\n')
     sys.stdout.flush()
 

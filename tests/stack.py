@@ -77,5 +77,5 @@ def _addresses(output: IO[str]) -> tuple[str, str]:
         kind, _, address = line.strip().partition("  ")
         found[kind] = address
         if kind.startswith("ready"):
-            return found["gRPC"], found["HTTP"].removesuffix("/v1")
+            return found["gRPC"], found["HTTP"].split()[0]
     raise AssertionError("the stack ended before it was ready; its messages are above")

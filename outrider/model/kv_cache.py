@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,8 +22,16 @@ class KVCache:
         cls, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> "KVCache":
         shape = (num_blocks * block_size, config.attention.kv_width)
-        layers = tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers))
+        layers = tuple(zeros(shape, dtype, device) for _ in range(config.num_layers))
         return cls(layers=layers, num_blocks=num_blocks, block_size=block_size)
+
+
+def zeros(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Allocate zeros; on a CPU they take no memory before they are written, while torch would write them."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    num_bytes = shape[0] * shape[1] * dtype.itemsize
+    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape)
 
 
 def write_tokens(cache: Tensor, slots: Tensor, tokens: Tensor) -> None:

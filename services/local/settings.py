@@ -1,6 +1,8 @@
 """What the local stack is asked to run, and what each service is told for it."""
 
+import itertools
 import os
+import random
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ DEFAULT_MODEL = Path(__file__).parents[2] / "models" / "tiny"
 # In the order of starting.
 SERVICES = ("worker", "drafter", "scheduler", "gateway")
 DRAFT_SOURCES = ("suffix",)
+INNER_PORTS = (20_000, 32_768)
 # Enough for answers of a few seconds: at a keyboard, Ctrl-C means now.
 DRAIN_SECONDS = 2
 
@@ -38,10 +41,13 @@ class Settings:
 
 def programs(settings: Settings) -> list[Program]:
     """Returns the services to run with their ports; raises StartError naming a port that is not to be had."""
-    grpc_ports = {service: free_port() for service in SERVICES}
-    http_ports = {service: free_port() for service in SERVICES}
-    grpc_ports["gateway"] = free_port(settings.grpc_port, "--grpc-port")
-    http_ports["gateway"] = free_port(settings.http_port, "--http-port")
+    inner = iter(free_ports(2 * len(SERVICES)))
+    grpc_ports = dict(zip(SERVICES, inner, strict=False))
+    http_ports = dict(zip(SERVICES, inner, strict=False))
+    if settings.grpc_port:
+        grpc_ports["gateway"] = checked_port(settings.grpc_port, "--grpc-port")
+    if settings.http_port:
+        http_ports["gateway"] = checked_port(settings.http_port, "--http-port")
     drafter = f"{HOST}:{grpc_ports['drafter']}" if settings.drafter else ""
     own: dict[str, dict[str, str]] = {
         "worker": {"MODEL_DIR": str(settings.model)},
@@ -88,11 +94,29 @@ def _threads(service: str) -> dict[str, str]:
     return {name: os.environ.get(name, value) for name, value in wanted.items()}
 
 
-def free_port(port: int = 0, option: str = "") -> int:
-    """Returns `port`, or any free one for 0; raises StartError naming `option` if it is taken."""
+def free_ports(count: int) -> list[int]:
+    """Returns distinct ports that nobody listens on.
+
+    Drawn from below the range that systems take ports of outgoing connections from: one of those could come
+    between the drawing and the service's start.
+    """
+    drawn = random.sample(range(*INNER_PORTS), 20 * count)
+    return list(itertools.islice(filter(_is_free, drawn), count))
+
+
+def _is_free(port: int) -> bool:
     try:
-        with socket.create_server((HOST, port)) as listener:
-            return listener.getsockname()[1]
+        socket.create_server((HOST, port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def checked_port(port: int, option: str) -> int:
+    """Returns `port`; raises StartError naming `option` if it is not to be had."""
+    try:
+        socket.create_server((HOST, port)).close()
     except (OSError, OverflowError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise StartError(f"{option} {port}: {reason}") from None
+    return port

@@ -43,13 +43,9 @@ def write_model(directory: Path) -> Path:
 def config_of(model_dir: Path, **changes: Any) -> Config:
     """Returns a configuration for a small cache on free ports."""
     listen = Listen(grpc_port=0, http_port=0, drain_seconds=0)
-    values = {
-        "block_size": BLOCK_SIZE,
-        "num_blocks": NUM_BLOCKS,
-        "max_num_batched_tokens": 128,
-        "num_threads": 1,
-    }
-    return Config(listen=listen, model_dir=model_dir, **(values | changes))
+    values: dict[str, Any] = {"block_size": BLOCK_SIZE, "num_blocks": NUM_BLOCKS, "num_threads": 1}
+    values |= {"max_num_batched_tokens": 128} | changes
+    return Config(listen=listen, model_dir=model_dir, **values)
 
 
 def load_stepper(model_dir: Path, **changes: Any) -> Stepper:

@@ -51,7 +51,7 @@ def mixed_drafter(truth, generator):
     return draft
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(sequence_params, prompts, st.integers(0, 2**32))
 def test_drafts_change_nothing(params, prompt, seed):
     tokens, logprobs, failure, num_steps = generate(params, prompt, lambda tokens: [])
@@ -63,7 +63,7 @@ def test_drafts_change_nothing(params, prompt, seed):
         assert perfect[3] <= num_steps / 4 + 1
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(st.lists(st.tuples(sequence_params, prompts), min_size=2, max_size=4), st.integers(0, 2**32))
 def test_neighbours_in_the_batch_change_nothing(sequences, seed):
     truths = [generate(params, prompt, lambda tokens: [])[0] for params, prompt in sequences]
@@ -80,7 +80,7 @@ def test_neighbours_in_the_batch_change_nothing(sequences, seed):
     assert [state.token_ids.tolist() for state in states] == truths
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(sequence_params, prompts, st.data())
 def test_a_sequence_taken_up_from_its_tokens_goes_on_alike(params, prompt, data):
     tokens, *_ = generate(params, prompt, lambda tokens: [])

@@ -54,7 +54,7 @@ COPY --from=build /app /app
 WORKDIR /app
 USER 10001:10001
 
-HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=3 \
+HEALTHCHECK --interval=10s --timeout=10s --start-period=120s --retries=3 \
     CMD ["/bin/sh", "-c", "exec python -m outrider.rpc.probe $SERVICE"]
 # The shell gives way to the service, which so gets the signals.
 ENTRYPOINT ["/bin/sh", "-c", "exec python -m services.$SERVICE"]

@@ -74,7 +74,7 @@ class Scheduler:
                 self._begin(await self._group.open())
             while not self._group.is_lost.is_set():
                 await self._receive()
-                if self.schedule.has_work:
+                if self.schedule.owes_step:
                     batch = self._pick()
                     answer = await self._step(batch)
                     self._process(batch, answer)
@@ -86,6 +86,7 @@ class Scheduler:
         self._close_ended()
         if not self.schedule.has_work:
             self._idle.set()
+        if not self.schedule.owes_step:
             await self._work.wait()
         self._work.clear()
         self._idle.clear()
@@ -113,6 +114,7 @@ class Scheduler:
             self.schedule.refuse(batch, answer)
         else:
             self.schedule.process(batch, answer)
+        if batch.steps and not isinstance(answer, OutriderError):
             self.last_step_seconds = began - self._step_began
             num_rows, most = batch.num_rows, self.schedule.max_num_batched_tokens
             self.speed.add_step(seconds=self.last_step_seconds, num_rows=num_rows, max_num_rows=most)

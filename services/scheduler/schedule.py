@@ -51,6 +51,11 @@ class Schedule:
         return bool(self.running or self.tenants.num_waiting)
 
     @property
+    def owes_step(self) -> bool:
+        """Whether the group must hear of something: of work, or at least of sequences to forget."""
+        return self.has_work or bool(self._released_ids)
+
+    @property
     def max_num_batched_tokens(self) -> int:
         """The rows of one step."""
         limit = self.limits.max_num_batched_tokens
@@ -118,7 +123,7 @@ class Schedule:
         """Commits what the step made of its sequences."""
         assert batch is self._in_flight
         self._in_flight = None
-        self.counters.num_steps += 1
+        self.counters.num_steps += bool(batch.steps)
         for step in batch.steps:
             if step.sequence.state is SequenceState.RUNNING:
                 self._advance(step, answer.outputs.get(step.sequence.id))

@@ -66,8 +66,9 @@ class Stepper:
         """Computes a batch that was checked, and chooses the tokens of the sequences that want any."""
         began = perf_counter()
         output = self._answer(batch)
-        metrics.step_seconds.observe(perf_counter() - began)
-        _count(output, num_rows=sum(step.num_rows for step in batch.steps))
+        if batch.steps:
+            metrics.step_seconds.observe(perf_counter() - began)
+            _count(output, num_rows=sum(step.num_rows for step in batch.steps))
         return output
 
     @torch.inference_mode()

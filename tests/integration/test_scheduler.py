@@ -118,12 +118,13 @@ class Stack:
         self.client = Client(self.channel)
 
     async def until_idle(self) -> None:
-        """Waits until the scheduler has nothing to do, and checks that all blocks are back."""
+        """Waits until the scheduler has nothing to do, all blocks are back, and the group has forgotten all."""
         await until(lambda: not self.scheduler.schedule.has_work)
         self.group.may_step.set()
         await until(
             lambda: not (self.scheduler.schedule.blocks.num_free_blocks < self.group.group.opened.num_blocks)
         )
+        await until(lambda: not self.group.group.known)
         self.scheduler.schedule.check()
 
 

@@ -6,6 +6,7 @@ forgetting a token take constant time. A search looks at a bounded number of pla
 equal ones the latest first.
 """
 
+import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,9 +16,10 @@ from services.drafter.guess import SEPARATOR, Guess, Occurrence, follow
 LENGTHS = (16, 8, 4, 2)
 MAX_MATCH_LENGTH = 32
 MAX_NUM_OCCURRENCES = 24
-# Upper bounds for CPython: an empty index, a table's entry with its two integers, a token with its distances.
+# Upper bounds for CPython: an empty index, a slot of a table, an entry with its two integers, and a token.
 BYTES_PER_INDEX = 2048
-BYTES_PER_ENTRY = 160
+BYTES_PER_SLOT = 90
+BYTES_PER_ENTRY = BYTES_PER_SLOT + 70
 BYTES_PER_TOKEN = 5 * (1 + len(LENGTHS))
 _WIDTH = 4
 
@@ -91,6 +93,9 @@ class SuffixIndex:
                 if table.latest.get(key) == self._forgotten + start + table.length:
                     del table.latest[key]
             del table.distances[:num_tokens]
+            # A dict keeps the room of what it lost; a copy does not.
+            if sys.getsizeof(table.latest) > BYTES_PER_SLOT * (len(table.latest) + 1):
+                table.latest = dict(table.latest)
         del self.tokens[:num_tokens]
         self._forgotten += num_tokens
         self._run = min(self._run, len(self.tokens))

@@ -145,6 +145,10 @@ def test_the_estimate_of_bytes_covers_what_python_allocates() -> None:
     for start in range(9_000, 12_000, 100):
         index.extend(tokens[start : start + 100])
         index.forget(100)
-    allocated = tracemalloc.get_traced_memory()[0]
+    full, full_estimate = tracemalloc.get_traced_memory()[0], index.num_bytes
+    while len(index) > 1_000:
+        index.forget(100)
+    shrunk = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert allocated < index.num_bytes < 2 * allocated
+    assert full < full_estimate < 2 * full
+    assert shrunk < index.num_bytes

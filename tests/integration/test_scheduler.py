@@ -118,7 +118,7 @@ class Stack:
         self.client = Client(self.channel)
 
     async def until_idle(self) -> None:
-        """Waits until the scheduler has nothing to do, all blocks are back, and the group has forgotten all."""
+        """Waits until there is nothing to do, all blocks are back, and the group has forgotten all."""
         await until(lambda: not self.scheduler.schedule.has_work)
         self.group.may_step.set()
         await until(

@@ -66,7 +66,8 @@ class ReferenceGroup:
         for sequence_id in batch.released_sequence_ids:
             del self.known[sequence_id]
         rows = sum(step.num_new_tokens + len(step.draft_token_ids) for step in batch.sequences)
-        assert (rows > 0 or batch.released_sequence_ids) and rows <= self.opened.max_num_batched_tokens
+        assert rows > 0 or batch.released_sequence_ids
+        assert rows <= self.opened.max_num_batched_tokens
         self.num_rows += rows
         for step in batch.sequences:
             self._take(step)

@@ -100,12 +100,14 @@ class OutputTokens(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., num_accepted_tokens: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TokenLogprobs, _Mapping]]] = ..., forced_token_ids: _Optional[_Iterable[int]] = ..., grammar_complete: bool = ...) -> None: ...
 
 class SequenceFailure(_message.Message):
-    __slots__ = ("code", "message")
+    __slots__ = ("code", "message", "field")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
     code: int
     message: str
-    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    field: str
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., field: _Optional[str] = ...) -> None: ...
 
 class SequenceOutput(_message.Message):
     __slots__ = ("sequence_id", "tokens", "failure")

@@ -85,7 +85,8 @@ class SequenceOutput:
     def from_proto(cls, message: pb.SequenceOutput) -> Self:
         """Reads a message."""
         if message.HasField("failure"):
-            return cls(failure=from_code(message.failure.code, message.failure.message))
+            failure = message.failure
+            return cls(failure=from_code(failure.code, failure.message, field=failure.field))
         tokens = message.tokens
         return cls(
             token_ids=tuple(tokens.token_ids),

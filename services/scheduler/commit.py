@@ -39,7 +39,7 @@ def commit(step: SequenceStep, output: SequenceOutput | None, vocab_size: int) -
 
 def fault(step: SequenceStep, output: SequenceOutput | None, vocab_size: int) -> OutriderError | None:
     """Returns why an answer cannot be used: the group failed the sequence, or broke the contract."""
-    if output is None or not (output.token_ids or output.failure):
+    if output is None or not (output.token_ids or output.failure or output.is_grammar_complete):
         return Internal("the group chose no token")
     if output.failure is not None:
         return output.failure
@@ -48,7 +48,7 @@ def fault(step: SequenceStep, output: SequenceOutput | None, vocab_size: int) ->
         tuple(step.draft_token_ids[:num_accepted]) != output.token_ids[:num_accepted]
     ):
         return Internal("the group accepted tokens that were not drafted")
-    if max(output.token_ids) >= vocab_size:
+    if max(output.token_ids, default=0) >= vocab_size:
         return Internal("the group chose a token outside the vocabulary")
     return None
 

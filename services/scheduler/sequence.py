@@ -150,16 +150,19 @@ class Sequence:
     def commit(self, token_ids: Tokens[int], *, is_grammar_complete: bool = False) -> int:
         """Appends output tokens up to the one that ends the sequence; returns how many were taken.
 
-        Where the output ends depends on the tokens alone, not on how many arrive at once.
+        Where the output ends depends on the tokens alone, not on how many arrive at once. A grammar that is
+        complete ends it behind them, be there none: a resumed output may have been complete before.
         """
         for count, token_id in enumerate(token_ids, 1):
             self.token_ids.append(token_id)
-            if token_id in self.stop_token_ids or (is_grammar_complete and count == len(token_ids)):
+            if token_id in self.stop_token_ids:
                 self.end = FinishReason.STOP
             elif len(self.token_ids) >= self.max_num_tokens:
                 self.end = FinishReason.LENGTH
             if self.end is not None:
                 return count
+        if is_grammar_complete:
+            self.end = FinishReason.STOP
         return len(token_ids)
 
     def count_draft(self, source: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:

@@ -102,7 +102,7 @@ class BatchOutput:
 
 def _outcome(sequence_id: int, outcome: Output | OutriderError) -> pb.SequenceOutput:
     if isinstance(outcome, OutriderError):
-        failure = pb.SequenceFailure(code=outcome.code.value[0], message=outcome.message)
+        failure = pb.SequenceFailure(code=outcome.code.value[0], message=outcome.message, field=outcome.field)
         return pb.SequenceOutput(sequence_id=sequence_id, failure=failure)
     tokens = pb.OutputTokens(
         token_ids=outcome.token_ids,

@@ -86,7 +86,7 @@ class GrammarState:
 
     @property
     def is_complete(self) -> bool:
-        """Whether only a stop token can follow."""
+        """Whether nothing can follow: such an output has ended, and takes no stop token either."""
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
     def advance(self, token_ids: list[int]) -> None:
@@ -116,12 +116,11 @@ class GrammarState:
         return token_id in self._stop_token_ids and self._matcher.is_accepting()
 
     def _forbidden(self, vocab_size: int) -> np.ndarray:  # [V] bool
-        if self._matcher.is_stopped():
-            forbidden = np.ones(vocab_size, dtype=bool)
-        else:
+        forbidden = np.ones(vocab_size, dtype=bool)
+        if not self._matcher.is_stopped():
             words = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
             forbidden = np.unpackbits(words, count=vocab_size, bitorder="little") == 0
             forbidden[self._end_token_id : self._end_token_id + 1] = True
-        if self._matcher.is_accepting():
-            forbidden[list(self._stop_token_ids)] = False
+            if self._matcher.is_accepting():
+                forbidden[list(self._stop_token_ids)] = False
         return forbidden

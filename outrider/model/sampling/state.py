@@ -61,6 +61,11 @@ class SamplingState:
         """How many more tokens the output may have."""
         return self._max_num_tokens - self.num_tokens
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the grammar has ended the output."""
+        return self.grammar is not None and self.grammar.is_complete
+
     def append(self, token_ids: list[int]) -> None:
         """Adds output tokens."""
         end = self.num_tokens + len(token_ids)

@@ -14,7 +14,10 @@ from outrider.model.sampling.processors import Chain
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """The tokens a step makes of a sequence: accepted drafts, then the bonus token."""
+    """The tokens a step makes of a sequence: accepted drafts, then the bonus token.
+
+    None: the output, taken up again, was complete before.
+    """
 
     token_ids: list[int]
     num_accepted_tokens: int
@@ -34,7 +37,8 @@ def verify(logits: Tensor, chains: list[Chain]) -> list[Output | NoToken]:  # [R
     """Chooses the tokens of every chain and appends them to its state. The rows follow the chains.
 
     A sequence gets what it would get one token at a time: rows behind the first wrong draft do not count, and
-    a row without a token ends the output before it.
+    a row without a token ends the output before it. A complete grammar leaves no token, whether the row
+    before it was a draft's, this step's last or an earlier run's: there the output ends, and has not failed.
     """
     # A sum is finite only if all its terms are, and costs a fiftieth of looking at each.
     finite = torch.isfinite(logits.sum(dim=-1)).cpu().numpy()  # [R]
@@ -48,7 +52,9 @@ def verify(logits: Tensor, chains: list[Chain]) -> list[Output | NoToken]:  # [R
     ]
     logprobs = _logprobs(logits, chains, firsts, token_ids)
     return [
-        _output(chain, tokens, logprobs.get(first)) if tokens else NoToken(finite=bool(finite[first]))
+        _output(chain, tokens, logprobs.get(first))
+        if tokens or chain.state.is_complete
+        else NoToken(finite=bool(finite[first]))
         for first, chain, tokens in zip(firsts, chains, token_ids, strict=False)
     ]
 
@@ -85,7 +91,7 @@ def _logprobs(
 def _output(chain: Chain, token_ids: list[int], logprobs: list[Logprobs] | None) -> Output:
     state, grammar = chain.state, chain.state.grammar
     state.append(token_ids)
-    ended = token_ids[-1] in state.stop_token_ids or state.num_tokens_left <= 0
+    ended = state.is_complete or token_ids[-1] in state.stop_token_ids or state.num_tokens_left <= 0
     # An output that goes on ends with a token still to be computed: the bonus, or the one before a row
     # without a token, which must be tried again.
     num_accepted = len(token_ids) - 1
@@ -96,5 +102,5 @@ def _output(chain: Chain, token_ids: list[int], logprobs: list[Logprobs] | None)
         num_accepted_tokens=num_accepted,
         logprobs=logprobs,
         forced_token_ids=grammar.forced_token_ids() if grammar is not None and not ended else [],
-        grammar_complete=grammar is not None and grammar.is_complete,
+        grammar_complete=state.is_complete,
     )

@@ -64,6 +64,8 @@ def step(states, drafts, logits_after=logits_after) -> list[Any]:
 
 def is_over(state):
     """Tells whether the output has ended."""
-    return state.num_tokens_left == 0 or (
-        state.num_output_tokens > 0 and int(state.token_ids[-1]) in state.stop_token_ids
+    return (
+        state.is_complete
+        or state.num_tokens_left == 0
+        or (state.num_output_tokens > 0 and int(state.token_ids[-1]) in state.stop_token_ids)
     )

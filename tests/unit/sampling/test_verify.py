@@ -198,7 +198,7 @@ def compiler():
 
 
 def constrained(language, text, seed=0, **values):
-    sampling = SamplingParams(stop_token_ids=(STOP,), max_tokens=40, **values)
+    sampling = SamplingParams(**({"stop_token_ids": (STOP,), "max_tokens": 40} | values))
     return SequenceParams(sampling=sampling, seed=seed, grammar=Grammar(language=language, text=text))
 
 
@@ -225,7 +225,7 @@ def test_output_conforms_to_its_grammar_with_and_without_drafts(compiler, seed, 
     value = json.loads(spell(plain[0][1:]))
     assert value["a"] in ("a", "b", "ab")
     assert value["n"] in (0, 1, 10)
-    assert plain[0][-1] == STOP
+    assert STOP not in plain[0]
     assert run(mixed_drafter(plain[0], np.random.default_rng(draft_seed))) == plain
     assert run(lambda known: plain[0][len(known) : len(known) + 5]) == plain
 
@@ -242,8 +242,23 @@ def test_forced_tokens_and_completion_are_reported(compiler):
     assert not second.grammar_complete
     (third,) = step([state], [[]])
     assert (spell(third.token_ids), third.grammar_complete) == ("n", True)
-    (fourth,) = step([state], [[]])
-    assert fourth.token_ids == [STOP]
+
+
+@pytest.mark.parametrize("values", [{}, {"min_tokens": 9}, {"stop_token_ids": ()}])
+@pytest.mark.parametrize("behind", [[], [STOP], [STOP, 1], [1, 2]])
+@pytest.mark.parametrize("num_resumed", [0, 1, 2])
+def test_a_complete_grammar_ends_the_output_with_drafts_behind_the_end_and_resumed_at_it(
+    compiler, values, behind, num_resumed
+):
+    params = constrained("regex", "ab", **values)
+    whole = [CHARACTERS.index(character) for character in "ab"]
+    grammar = compiler.compile(params.grammar, params.sampling.stop_token_ids)
+    state = state_of(params, [0], whole[:num_resumed], grammar=grammar)
+    (outcome,) = step([state], [[*whole[num_resumed:], *behind]])
+    assert (outcome.token_ids, outcome.grammar_complete) == (whole[num_resumed:], True)
+    assert outcome.num_accepted_tokens == len(outcome.token_ids)
+    assert outcome.forced_token_ids == []
+    assert state.token_ids.tolist() == [0, *whole]
 
 
 def test_a_resumed_output_that_breaks_the_grammar_fails_the_sequence(compiler):

@@ -191,6 +191,14 @@ def test_a_complete_grammar_ends_the_output_with_its_last_token() -> None:
     assert sequence.end is FinishReason.STOP
 
 
+def test_a_resumed_output_whose_grammar_was_complete_ends_without_a_token() -> None:
+    sequence = SequenceMaker()([1, 7])
+    schedule = begin(ReferenceGroup(), sequence)
+    answer(schedule, SequenceOutput(is_grammar_complete=True))
+    assert sequence.token_ids == [1, 7]
+    assert sequence.end is FinishReason.STOP
+
+
 def test_forced_tokens_become_the_next_draft() -> None:
     sequence = SequenceMaker()([1])
     schedule = begin(ReferenceGroup(), sequence)

@@ -161,7 +161,24 @@ def test_grammars_hold_and_report_what_they_force(stepper):
     second = run.step([sequence], draft=lambda _: first.forced_token_ids).outcomes[0]
     assert second.num_accepted_tokens == 4
     assert second.grammar_complete
-    assert run.step([sequence]).outcomes[0].token_ids == [END_TOKEN]
+
+
+@pytest.mark.parametrize("stop_token_ids", [(), (END_TOKEN,)])
+def test_a_grammar_ends_its_output_at_the_same_token_with_drafts_and_resumed(stepper, stop_token_ids):
+    params = SequenceParams(
+        sampling=SamplingParams(stop_token_ids=stop_token_ids, min_tokens=9),
+        grammar=Grammar(language="regex", text="(yes|no)"),
+    )
+    alone, run = scheduled(0, prompt_of(0, 5), params=params), Run(stepper)
+    while not run.step([alone]).outcomes[0].grammar_complete:
+        pass
+    assert "".join(chr(33 + token) for token in alone.output) in ("yes", "no")
+    for index, num_resumed in enumerate(range(len(alone.output) + 1), 1):
+        tokens = [*alone.output, END_TOKEN, END_TOKEN]
+        taken_up = scheduled(index, prompt_of(0, 5), params=params, output=tokens[:num_resumed])
+        outcome = run.step([taken_up], draft=lambda _, rest=tokens[num_resumed:]: rest).outcomes[index]
+        assert outcome.grammar_complete
+        assert taken_up.output == alone.output
 
 
 def test_a_model_without_a_tokenizer_takes_no_grammars(stepper, model_dir, tmp_path):

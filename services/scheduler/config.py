@@ -35,7 +35,7 @@ class Config:
     max_draft_wait_ms: float = 4.0
     max_draft_wait_fraction: float = 0.2
 
-    # How long the health stays good, and how long a new stream waits, while there is no group.
+    # How long health stays good and sequences are kept, and how long a new stream waits, without a group.
     group_patience_seconds: float = 30.0
     # A gateway that reads nothing for so long is cut off.
     gateway_patience_seconds: float = 10.0

@@ -19,10 +19,13 @@ FIRST_RETRY_SECONDS = 0.05
 MAX_RETRY_SECONDS = 2.0
 # A step in flight may hold up the answer to an open.
 OPEN_SECONDS = 60.0
-# How often a group may fail on one step before the step, not the group, is at fault.
-MAX_NUM_FAILURES = 3
-# Codes by which the group, rather than the way to it, refuses.
-_FAILURES = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.RESOURCE_EXHAUSTED)
+# Codes by which the group, rather than the way to it, answers that a step failed; a repeat says the same.
+_FAILURES = (
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+)
 
 log = structlog.get_logger()
 Call = grpc.aio.StreamStreamCall[pb.StepRequest, pb.StepResponse]
@@ -73,22 +76,20 @@ class Group:
             return facts
 
     async def step(self, batch: Batch) -> BatchOutput:
-        """Runs one step. Raises GroupChanged, or Internal if the group will not take this batch.
+        """Runs one step. Raises GroupChanged, or Internal if the group failed on this batch.
 
-        After a refusal nobody knows what the group made of the batch, so a new session follows.
+        After a failure nobody knows what the group made of the batch, so a new session follows.
         """
         self._step_id += 1
         request = pb.StepRequest(
             session=self._session, epoch=self._epoch, batch=batch.to_proto(self._step_id)
         )
-        num_failures = 0
         while True:
             try:
                 return await self._exchange(request)
             except (grpc.RpcError, asyncio.InvalidStateError) as error:
                 self._note_failure(error)
-                num_failures += isinstance(error, grpc.aio.AioRpcError) and error.code() in _FAILURES
-                if _is_refusal(error) or num_failures == MAX_NUM_FAILURES:
+                if isinstance(error, grpc.aio.AioRpcError) and error.code() in _FAILURES:
                     self._session = secrets.randbits(64)
                     raise Internal("the group could not run the step") from error
             await self.open()
@@ -154,7 +155,3 @@ async def _ask(call: Call, request: pb.StepRequest) -> object:
     with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
         await call.write(request)
     return await call.read()
-
-
-def _is_refusal(error: Exception) -> bool:
-    return isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.INVALID_ARGUMENT

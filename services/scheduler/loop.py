@@ -36,7 +36,8 @@ class Scheduler:
         set_serving: Callable[[bool], None],
     ) -> None:
         self.config = config
-        self.presence = GroupPresence(patience_seconds=config.group_patience_seconds, set_serving=set_serving)
+        self.presence = GroupPresence(patience_seconds=config.group_patience_seconds, set_serving=self._serve)
+        self._set_serving = set_serving
         self.speed = Speed()
         self.is_draining = False
         self.last_step_seconds = 0.0
@@ -104,14 +105,14 @@ class Scheduler:
         self._step_began = time.perf_counter()
         try:
             return await self._group.step(batch)
-        except Internal as refusal:
-            return refusal
+        except Internal as failure:
+            return failure
 
     def _process(self, batch: Batch, answer: BatchOutput | OutriderError) -> None:
         began = time.perf_counter()
         if isinstance(answer, OutriderError):
-            log.error("step_refused", num_sequences=len(batch.steps), reason=answer.message)
-            self.schedule.refuse(batch, answer)
+            log.error("step_failed", num_sequences=len(batch.steps), reason=answer.message)
+            self.schedule.fail(batch, answer)
         else:
             self.schedule.process(batch, answer)
         if batch.steps and not isinstance(answer, OutriderError):
@@ -187,12 +188,23 @@ class Scheduler:
         """Returns what was counted; nothing before the first group."""
         return self._schedule.counters if self._schedule is not None else Counters()
 
+    def _serve(self, serving: bool) -> None:
+        """Follows the group's presence; when it stays away all sequences end, so that gateways move them."""
+        self._set_serving(serving)
+        if not serving:
+            self._end_all(Unavailable("there is no group of workers"))
+            self._flush()
+
     def _dismiss(self, error: Unavailable) -> None:
+        self._end_all(error)
+        for gateway in self._gateways:
+            gateway.dismiss(error)
+
+    def _end_all(self, error: Unavailable) -> None:
         if self._schedule is not None:
             for sequence in list(self._schedule.sequences()):
                 self._schedule.end(sequence, error)
-        for gateway in self._gateways:
-            gateway.dismiss(error)
+            self._close_ended()
 
     def _close_ended(self) -> None:
         for sequence in self.schedule.take_ended():

@@ -1,4 +1,4 @@
-"""Whether there is a group: health stays good for a while after it is lost, as it may be re-forming."""
+"""Whether there is a group: all is kept for a while after it is lost, as it may be re-forming."""
 
 import asyncio
 from collections.abc import Callable

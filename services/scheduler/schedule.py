@@ -10,9 +10,11 @@ from services.scheduler.commit import commit
 from services.scheduler.counters import Counters
 from services.scheduler.fairness import Tenants
 from services.scheduler.sequence import FinishReason, Sequence, SequenceState
+from services.scheduler.suspects import Suspects
 
-# A start carries all tokens, 3 bytes each: so many, and one sequence more, fit a message with room to spare.
-MAX_NUM_START_TOKENS = 4_000_000
+# A start carries all tokens and parameters: so much, and one start more, fits a message with room to spare.
+MAX_NUM_START_BYTES = 12_000_000
+BYTES_PER_TOKEN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,7 @@ class Schedule:
         self.facts = facts
         self.limits = limits
         self.tenants = Tenants()
+        self.suspects = Suspects()
         self.counters = Counters()
         self.running: dict[int, Sequence] = {}
         self.blocks = BlockPool(num_blocks=facts.num_blocks, block_size=facts.block_size)
@@ -83,6 +86,7 @@ class Schedule:
             del self.running[sequence.id]
         sequence.state, sequence.end = SequenceState.ENDED, end
         self.tenants.leave(sequence)
+        self.suspects.clear(sequence)
         self._ended.append(sequence)
         sequence.outbox.add(sequence)
         sequence.trace.finish(end, sequence.num_tokens - sequence.num_prompt_tokens)
@@ -107,9 +111,12 @@ class Schedule:
         """Picks the next step: running sequences, then waiting ones, then drafts with what is left."""
         assert self._in_flight is None
         batch = Batch()
-        budget = self._schedule_running(batch, self.max_num_batched_tokens)
-        budget = self._schedule_waiting(batch, budget)
-        self._schedule_drafts(batch, budget)
+        if (suspect := self.suspects.first()) is not None:
+            self._schedule_alone(batch, suspect)
+        else:
+            budget = self._schedule_running(batch, self.max_num_batched_tokens)
+            budget = self._schedule_waiting(batch, budget)
+            self._schedule_drafts(batch, budget)
         for step in batch.steps:
             sequence = step.sequence
             step.new_block_ids = sequence.block_table[sequence.num_blocks_known_to_group :]
@@ -131,15 +138,15 @@ class Schedule:
                 step.sequence.num_computed_tokens = step.num_tokens_after
                 self._release(step.sequence)
 
-    def refuse(self, batch: Batch, error: OutriderError) -> None:
-        """Ends the sequences of a step that the group will not take."""
+    def fail(self, batch: Batch, error: OutriderError) -> None:
+        """Takes back a step that failed; ends a sequence only once it is known to be why. `void` follows."""
         assert batch is self._in_flight
         self._in_flight = None
         for step in batch.steps:
-            if step.sequence.state is SequenceState.RUNNING:
-                self.end(step.sequence, error)
-            else:
+            if step.sequence.state is not SequenceState.RUNNING:
                 self._release(step.sequence)
+            elif self.suspects.is_guilty_after(step.sequence):
+                self.end(step.sequence, error)
 
     def check(self) -> None:
         """Raises AssertionError unless blocks, tables and counts agree."""
@@ -153,6 +160,12 @@ class Schedule:
             assert 0 <= sequence.num_computed_tokens < sequence.num_tokens or sequence in ended
             assert len(sequence.block_table) >= self.blocks.num_blocks_for(sequence.num_computed_tokens)
         assert all(not sequence.block_table for sequence in self.tenants.waiting())
+
+    def _schedule_alone(self, batch: Batch, sequence: Sequence) -> None:
+        """Gives a suspect a step of its own; `void` left none running but those that were tried before it."""
+        while sequence.state is SequenceState.WAITING and not self._start(sequence):
+            self._preempt(max(self.running.values(), key=self.tenants.rank))
+        self._compute(batch, sequence, self.max_num_batched_tokens)
 
     def _schedule_running(self, batch: Batch, budget: int) -> int:
         """Gives every running sequence at least one row; who cannot have its blocks preempts the lowest."""
@@ -172,17 +185,21 @@ class Schedule:
     def _schedule_waiting(self, batch: Batch, budget: int) -> int:
         """Lets waiting sequences run in the order of fairness; none overtakes one that lacks blocks."""
         # Every running sequence needs a row per step, so more of them than rows cannot run.
-        num_start_tokens = 0
+        num_start_bytes = 0
         while budget and len(self.running) < min(self.limits.max_num_seqs, self.max_num_batched_tokens):
             sequence = self.tenants.first()
-            if sequence is None or num_start_tokens > MAX_NUM_START_TOKENS or not self._start(sequence):
+            if sequence is None or num_start_bytes > MAX_NUM_START_BYTES or not self._start(sequence):
                 break
             budget -= self._compute(batch, sequence, budget)
-            num_start_tokens += sequence.num_tokens
+            num_start_bytes += BYTES_PER_TOKEN * sequence.num_tokens + sequence.params.ByteSize()
         return budget
 
     def _schedule_drafts(self, batch: Batch, budget: int) -> None:
-        """Attaches drafts where the step reaches the last known token; they take nothing from anybody."""
+        """Attaches drafts where the step reaches the last known token.
+
+        They displace no known token and no running sequence, but they take free blocks, for which the prefix
+        cache may give up its oldest: without those a full cache would cut every draft at the end of a block.
+        """
         for step in batch.steps:
             sequence, draft = step.sequence, step.sequence.draft
             if draft is None or draft.base_length != sequence.num_tokens or not step.chooses:
@@ -268,6 +285,7 @@ class Schedule:
             self.counters.num_output_tokens += advance.num_output_tokens
             if step.draft_token_ids:
                 self.counters.count_draft(len(step.draft_token_ids), advance.num_accepted_tokens)
+            self.suspects.clear(sequence)
             sequence.trace.event_once("first token")
             sequence.outbox.add(sequence)
         self.tenants.charge(sequence, advance.num_charged_tokens)

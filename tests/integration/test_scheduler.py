@@ -20,7 +20,7 @@ from services.scheduler.config import Config
 from services.scheduler.loop import Scheduler
 from services.scheduler.metrics import SchedulerCollector
 from services.scheduler.service import SERVICE, SchedulerServicer
-from tests.unit.scheduler.group_server import GroupServer
+from tests.unit.scheduler.group_server import GroupServer, StreamCut
 from tests.unit.scheduler.reference_group import ReferenceGroup, alone
 
 VOCAB_SIZE = 50
@@ -110,9 +110,14 @@ class Stack:
     """A scheduler, its group and a client."""
 
     def __init__(
-        self, group: GroupServer, group_server: grpc.aio.Server, scheduler: Scheduler, server: RpcServer
+        self,
+        group: GroupServer,
+        group_server: grpc.aio.Server,
+        group_port: int,
+        scheduler: Scheduler,
+        server: RpcServer,
     ) -> None:
-        self.group, self.group_server = group, group_server
+        self.group, self.group_server, self.group_port = group, group_server, group_port
         self.scheduler, self.server = scheduler, server
         self.channel = connect(f"127.0.0.1:{server.grpc_port}")
         self.client = Client(self.channel)
@@ -153,7 +158,7 @@ async def stack(
             await server.start()
             async with asyncio.TaskGroup() as tasks:
                 loop = tasks.create_task(scheduler.run())
-                stacked = Stack(group, group_server, scheduler, server)
+                stacked = Stack(group, group_server, port, scheduler, server)
                 try:
                     yield stacked
                 finally:
@@ -322,7 +327,7 @@ async def test_a_cut_stream_to_the_group_repeats_the_step_in_flight() -> None:
 
         def cut_now_and_then(batch) -> None:
             if batch.step_id % 5 == 0 and s.group.num_repeats < batch.step_id // 5:
-                raise RuntimeError("the stream breaks after the step has run")
+                raise StreamCut("the stream breaks after the step has run")
 
         s.group.before_answer = cut_now_and_then
         await s.client.submit(1, PROMPT, seed=3)
@@ -338,7 +343,7 @@ async def test_a_new_epoch_changes_no_token() -> None:
         def lose_everything_now_and_then(batch) -> None:
             if s.group.num_steps in (3, 9):
                 s.group.lose_everything()
-                raise RuntimeError("the group restarts")
+                raise StreamCut("the group restarts")
 
         s.group.before_answer = lose_everything_now_and_then
         for number in range(4):
@@ -358,7 +363,7 @@ async def test_a_session_taken_over_by_another_scheduler_is_replaced_by_a_new_on
                 s.group.old_sessions.add(s.group.session)
                 s.group.session = 0
                 s.group.group.void()
-                raise RuntimeError("another scheduler opens a session")
+                raise StreamCut("another scheduler opens a session")
 
         s.group.before_answer = take_over
         await s.client.submit(1, PROMPT)
@@ -366,20 +371,40 @@ async def test_a_session_taken_over_by_another_scheduler_is_replaced_by_a_new_on
         assert s.client.tokens[1] == expected(PROMPT)
 
 
-async def test_a_step_that_the_group_refuses_ends_its_sequences_and_no_others() -> None:
+async def test_a_sequence_that_breaks_the_group_ends_and_takes_no_other_with_it() -> None:
     async with stack() as s:
 
-        def refuse_ones(batch) -> None:
-            if any(step.start.params.seed == 666 for step in batch.sequences):
+        def fail_with_poison(batch) -> None:
+            known = s.group.group.known
+            if any(known[step.sequence_id].seed == 666 for step in batch.sequences):
                 raise RuntimeError("this batch breaks the group")
 
-        s.group.before_answer = refuse_ones
-        await s.client.submit(1, PROMPT, seed=666)
-        await s.client.read_to_end(1)
-        await s.client.submit(2, PROMPT)
-        await s.client.read_to_end(2)
-        assert s.client.ends[1].code == grpc.StatusCode.INTERNAL.value[0]
-        assert s.client.tokens[2] == expected(PROMPT)
+        s.group.before_answer = fail_with_poison
+        seeds = {1: 1, 2: 2, 3: 666, 4: 4}
+        submits = [make_submit(number, PROMPT, seed=seed) for number, seed in seeds.items()]
+        await s.client.call.write(pb.ServeRequest(submits=submits))
+        await s.client.read_to_end(*seeds)
+        assert s.client.ends[3].code == grpc.StatusCode.INTERNAL.value[0]
+        for number in (1, 2, 4):
+            assert s.client.tokens[number] == expected(PROMPT, seed=number)
+        await s.until_idle()
+
+
+async def test_a_step_that_fails_by_chance_ends_no_sequence() -> None:
+    async with stack() as s:
+
+        def fail_now_and_then(batch) -> None:
+            if s.group.num_steps in (3, 4, 12):
+                raise RuntimeError("this step fails")
+
+        s.group.before_answer = fail_now_and_then
+        for number in range(3):
+            await s.client.submit(number, PROMPT, seed=number)
+        await s.client.read_to_end(*range(3))
+        for number in range(3):
+            assert s.client.tokens[number] == expected(PROMPT, seed=number)
+        assert len(s.group.old_sessions) > 1
+        await s.until_idle()
 
 
 async def test_health_stays_good_for_a_while_after_the_group_is_lost() -> None:
@@ -403,6 +428,29 @@ async def test_health_stays_good_for_a_while_after_the_group_is_lost() -> None:
         await s.client.submit(1, PROMPT)
         await s.client.read_to_end(1)
         assert s.client.ends[1].code == grpc.StatusCode.UNAVAILABLE.value[0]
+
+
+async def test_when_the_group_stays_away_running_and_waiting_streams_end_so_that_gateways_move_them() -> None:
+    async with stack(group_patience_seconds=0.5, max_num_seqs=1) as s:
+        await s.client.submit(1, PROMPT, max_tokens=150)
+        await s.client.submit(2, PROMPT)
+        await s.client.read_until(lambda: bool(s.client.tokens.get(1)))
+        s.group.may_step.clear()
+        await s.group_server.stop(None)
+        await s.client.read_to_end(1, 2)
+        for end in s.client.ends.values():
+            assert end.code == grpc.StatusCode.UNAVAILABLE.value[0]
+            assert end.message == "there is no group of workers"
+        tokens = s.client.tokens[1]
+        assert tokens == expected(PROMPT, max_tokens=150)[: len(tokens)]
+        s.group.may_step.set()
+        add = worker_pb2_grpc.add_WorkerServiceServicer_to_server
+        async with serving(lambda server: add(s.group, server), port=s.group_port):
+            await until(lambda: s.scheduler.presence.is_serving)
+            await s.client.submit(3, PROMPT)
+            await s.client.read_to_end(3)
+            assert s.client.tokens[3] == expected(PROMPT)
+            await s.until_idle()
 
 
 async def test_draining_ends_what_is_left_with_a_status_to_resume_on() -> None:

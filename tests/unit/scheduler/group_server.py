@@ -10,6 +10,10 @@ from outrider.v1 import worker_pb2_grpc
 from tests.unit.scheduler.reference_group import ReferenceGroup
 
 
+class StreamCut(Exception):
+    """The way to the group breaks, which is not its fault."""
+
+
 class GroupServer(worker_pb2_grpc.WorkerServiceServicer):
     """Speaks the worker's protocol: sessions, epochs, and stored answers for repeated steps."""
 
@@ -47,7 +51,10 @@ class GroupServer(worker_pb2_grpc.WorkerServiceServicer):
                 self.has_been_asked.set()
                 await self.may_step.wait()
                 response.output.CopyFrom(self._answer(request.batch))
-                self.before_answer(request.batch)
+                try:
+                    self.before_answer(request.batch)
+                except StreamCut as cut:
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, str(cut))
             yield response
 
     async def _open(self, session: int, context: grpc.aio.ServicerContext) -> None:

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from outrider.rpc.errors import DeadlineExceeded, OutriderError
+from outrider.rpc.errors import DeadlineExceeded, Internal, OutriderError
 from services.scheduler.batch import Batch, BatchOutput
 from services.scheduler.sequence import FinishReason, Sequence
 from tests.unit.scheduler.reference_group import ReferenceGroup, alone
@@ -103,6 +103,15 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.in_flight = None
         self.schedule.check()
         assert self.schedule.blocks.num_free_blocks == self.group.opened.num_blocks
+
+    @precondition(lambda self: self.in_flight is not None)
+    @rule()
+    def fail_the_step(self) -> None:
+        assert self.in_flight is not None
+        batch, self.in_flight = self.in_flight, None
+        self.schedule.fail(batch, Internal("the group could not run the step"))
+        self.schedule.check()
+        self.lose_the_group()
 
     def teardown(self) -> None:
         if not hasattr(self, "schedule"):

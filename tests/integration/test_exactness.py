@@ -1,14 +1,17 @@
 """Promise 1 from end to end: tokens are a function of the question alone, through four real processes."""
 
 import asyncio
+import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import grpc
 import pytest
 
 from outrider import AsyncClient
 from outrider.client import Answer
+from outrider.v1 import gateway_pb2, gateway_pb2_grpc, sampling_pb2
 from tests.stack import RunningStack, running_stack
 
 NUM_STREAMS = 64
@@ -67,6 +70,25 @@ async def ask_in_crowd(client: AsyncClient, asked: list[dict[str, Any]], rng: ra
     return [await task for task in crowd]
 
 
+async def resume(
+    stack: RunningStack, question: dict[str, Any], token_ids: Sequence[int]
+) -> tuple[list[gateway_pb2.Delta], gateway_pb2.Finished]:
+    """Takes an answer up again as a client that has these tokens of it."""
+    request = gateway_pb2.GenerateRequest(text=question["prompt"])
+    sampling = {key: question[key] for key in ("temperature", "max_tokens", "min_tokens") if key in question}
+    sampling["ignore_eos"] = question.get("ignore_eos", False)
+    request.options.sampling.CopyFrom(sampling_pb2.SamplingParams(**sampling))
+    if "regex" in question:
+        request.options.grammar.regex = question["regex"]
+    else:
+        request.options.grammar.json_schema = json.dumps(question["json_schema"])
+    request.options.resume.token_ids.extend(token_ids)
+    request.options.resume.seed, request.options.resume.request_id = question["seed"], "resumed"
+    async with grpc.aio.insecure_channel(stack.target) as channel:
+        events = [event async for event in gateway_pb2_grpc.GatewayServiceStub(channel).Generate(request)]
+    return [event.delta for event in events if event.HasField("delta")], events[-1].finished
+
+
 def essence(answer: Answer) -> tuple:
     """What must not change: tokens, text, log-probabilities, the end, and what is charged."""
     return (
@@ -117,6 +139,32 @@ async def test_seed_seven_gives_the_same_tokens_alone_in_a_crowd_and_with_drafts
                 tasks.create_task(ask(client, question))
             in_crowd = tasks.create_task(ask(client, SEED_SEVEN))
         assert essence(await in_crowd) == expected
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"regex": "(yes|no)", "min_tokens": 9},
+        {"regex": "(yes|no)", "ignore_eos": True},
+        {"regex": "(yes|no)", "max_tokens": 3},
+        {"json_schema": {"enum": ["a quick brown fox", {"a": [1, 2, 3]}]}},
+    ],
+)
+async def test_a_grammar_ends_its_output_alike_with_drafts_on_or_off_and_resumed(
+    stack: RunningStack, question: dict[str, Any]
+) -> None:
+    question = {"prompt": "Answer:", "seed": 3, "temperature": 1.0, "max_tokens": 60} | question
+    async with AsyncClient(stack.target) as client:
+        alone = await ask(client, question, speculation=False)
+        for _ in range(2):
+            assert essence(await ask(client, question)) == essence(alone)
+    for num_tokens in range(1, len(alone.token_ids) + 1):
+        deltas, finished = await resume(stack, question, alone.token_ids[:num_tokens])
+        tokens = [token_id for delta in deltas for token_id in delta.token_ids]
+        assert tokens == list(alone.token_ids[num_tokens:])
+        assert finished.usage.completion_tokens == alone.usage.completion_tokens
+        reason = gateway_pb2.FinishReason.Name(finished.reason).removeprefix("FINISH_REASON_").lower()
+        assert (reason, finished.HasField("stop_token_id")) == (alone.finish_reason, False)
 
 
 @pytest.mark.parametrize("service", ["drafter", "worker", "scheduler", "gateway"])

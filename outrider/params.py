@@ -10,6 +10,13 @@ from outrider.v1 import sampling_pb2 as pb
 
 MAX_NUM_LOGPROBS = 20
 MAX_SEED = 2**64 - 1
+# Each costs every step of its sequence.
+MAX_NUM_BAD_WORDS = 256
+MAX_NUM_BAD_WORD_TOKENS = 32
+MAX_NUM_BIASES = 1024
+MAX_NUM_STOP_TOKENS = 64
+# 1e-5 as the wire's float32: scores divided by much less leave float32.
+MIN_TEMPERATURE = 9.999999747378752e-06
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +47,11 @@ class SamplingParams:
                 raise InvalidArgument(
                     f"must lie in [{low:g}, {high:g}], is {value:g}", field=f"sampling.{name}"
                 )
+        if 0 < self.temperature < MIN_TEMPERATURE:
+            raise InvalidArgument(
+                f"must be 0 or at least {MIN_TEMPERATURE:g}, is {self.temperature:g}",
+                field="sampling.temperature",
+            )
         if self.max_tokens == 0:
             raise InvalidArgument("must be at least 1", field="sampling.max_tokens")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
@@ -48,6 +60,7 @@ class SamplingParams:
             )
         if (self.num_logprobs or 0) > MAX_NUM_LOGPROBS:
             raise InvalidArgument(f"must be at most {MAX_NUM_LOGPROBS}", field="sampling.num_logprobs")
+        _check_counts(self)
         self._check_token_ids(vocab_size)
 
     def _check_token_ids(self, vocab_size: int) -> None:
@@ -70,7 +83,11 @@ class SamplingParams:
 
     @classmethod
     def from_proto(cls, message: pb.SamplingParams, defaults: Mapping[str, float] | None = None) -> Self:
-        """Reads a message; a field that is unset takes its value from `defaults`, else the class's own."""
+        """Reads a message; a field that is unset takes its value from `defaults`, else the class's own.
+
+        Raises InvalidArgument for too many words or tokens, before anything is made of them.
+        """
+        _check_counts(message)
         values: dict = dict(defaults or {})
         values |= {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
         return cls(
@@ -91,6 +108,24 @@ class SamplingParams:
         )
 
 
+def _check_counts(params: SamplingParams | pb.SamplingParams) -> None:
+    for name, limit in _MAX_NUM_ENTRIES.items():
+        count = len(getattr(params, name))
+        if count > limit:
+            raise InvalidArgument(f"has {count} entries, more than {limit}", field=f"sampling.{name}")
+    for word in params.bad_words:
+        length = len(word.ids if isinstance(word, pb.TokenIds) else word)
+        if length > MAX_NUM_BAD_WORD_TOKENS:
+            raise InvalidArgument(
+                f"a word has {length} tokens, more than {MAX_NUM_BAD_WORD_TOKENS}", field="sampling.bad_words"
+            )
+
+
+_MAX_NUM_ENTRIES = {
+    "bad_words": MAX_NUM_BAD_WORDS,
+    "logit_bias": MAX_NUM_BIASES,
+    "stop_token_ids": MAX_NUM_STOP_TOKENS,
+}
 _RANGES = {
     "temperature": (0.0, 100.0),
     "top_p": (1e-6, 1.0),
@@ -104,7 +139,10 @@ _OPTIONAL = [name for name, item in pb.SamplingParams.DESCRIPTOR.fields_by_name.
 
 @dataclass(frozen=True, kw_only=True)
 class ReasoningLimit:
-    """`end_token_id` is forced as output token number `max_tokens` (from 0) unless it was chosen before."""
+    """`end_token_id` is forced as output token number `max_tokens` (from 0) unless it was chosen before.
+
+    Where the grammar does not allow it, inside a character, it is forced at the next place that does.
+    """
 
     max_tokens: int
     end_token_id: int

@@ -9,11 +9,12 @@ from outrider.rpc.errors import InvalidArgument
 from outrider.v1 import sampling_pb2 as pb
 
 FLOATS = st.floats(0, 100, width=32)
+TEMPERATURES = st.just(0.0) | st.floats(2.0**-16, 100, width=32)
 IDS = st.integers(0, 999)
 
 sampling = st.builds(
     SamplingParams,
-    temperature=FLOATS,
+    temperature=TEMPERATURES,
     top_k=IDS,
     top_p=st.floats(0.125, 1, width=32),
     min_p=st.floats(0, 1, width=32),
@@ -55,6 +56,8 @@ def test_parameters_in_range_pass(value: SamplingParams) -> None:
     ("field", "value"),
     [
         ("temperature", -0.1),
+        ("temperature", 1e-39),
+        ("temperature", 9.9e-6),
         ("temperature", float("nan")),
         ("temperature", float("inf")),
         ("top_p", 0.0),
@@ -70,12 +73,41 @@ def test_parameters_in_range_pass(value: SamplingParams) -> None:
         ("stop_token_ids", (1000,)),
         ("bad_words", ((1, 1000),)),
         ("bad_words", ((),)),
+        ("bad_words", ((1,),) * 257),
+        ("bad_words", ((1,) * 33,)),
+        ("logit_bias", dict.fromkeys(range(1025), 1.0)),
+        ("stop_token_ids", (1,) * 65),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(InvalidArgument) as caught:
         SamplingParams(**{field: value}).check(vocab_size=1000)  # type: ignore[arg-type]
     assert caught.value.field == f"sampling.{field}"
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("bad_words", pb.SamplingParams(bad_words=[pb.TokenIds(ids=[1])] * 257)),
+        ("bad_words", pb.SamplingParams(bad_words=[pb.TokenIds(ids=[1] * 33)])),
+        ("logit_bias", pb.SamplingParams(logit_bias=dict.fromkeys(range(1025), 1.0))),
+        ("stop_token_ids", pb.SamplingParams(stop_token_ids=[1] * 65)),
+    ],
+)
+def test_a_message_with_too_much_is_refused_before_it_is_read(field: str, message: pb.SamplingParams) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        SamplingParams.from_proto(message)
+    assert caught.value.field == f"sampling.{field}"
+
+
+def test_as_much_as_is_allowed_passes() -> None:
+    value = SamplingParams(
+        temperature=1e-5,
+        bad_words=((1,) * 32,) * 256,
+        logit_bias=dict.fromkeys(range(1024), 1.0),
+        stop_token_ids=(1,) * 64,
+    )
+    SamplingParams.from_proto(value.to_proto()).check(vocab_size=2000)
 
 
 def test_more_minimum_than_maximum_tokens_is_refused() -> None:

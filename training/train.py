@@ -23,7 +23,7 @@ from random import Random
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -90,7 +90,9 @@ def forward_backward(network: Network, params: Sequence[Tensor], batch: Batch) -
 class Run:
     """A network in training, with all that moves along with it."""
 
-    def __init__(self, *, seed: int, tokens_per_step: int, num_parts: int, num_threads: int) -> None:
+    def __init__(
+        self, *, seed: int, tokens_per_step: int, num_parts: int, num_threads: int, top: float
+    ) -> None:
         torch.manual_seed(seed)
         torch.set_num_threads(1)
         tokenizer = Tokenizer.from_file(str(MODEL_DIR / "tokenizer.json"))
@@ -102,7 +104,7 @@ class Run:
             Batches(tokenizer, Random(seed * num_parts + i), tokens_per_step // num_parts)
             for i in range(num_parts)
         ]
-        self.num_steps, self.num_tokens = 0, 0
+        self.num_steps, self.num_tokens, self.top = 0, 0, top
 
     def step(self, spent: float) -> tuple[float, float]:
         """One optimizer step; returns the mean loss and the worst load of any expert over the mean."""
@@ -116,7 +118,7 @@ class Run:
             for gradient in others:
                 first += gradient
             param.grad = first.div_(num_learnt)
-        self.optimizer.step(rate(spent))
+        self.optimizer.step(self.top * rate(spent))
         counts = torch.stack([part.counts for part in parts]).sum(0)
         bias_rate = BIAS_RATE if spent < BIAS_UNTIL else 0.0
         blocks = self.network.moe_blocks()
@@ -172,6 +174,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="directory for network.safetensors")
+    parser.add_argument("--start", type=Path, help="network.safetensors of an earlier run to go on from")
+    parser.add_argument("--rate", type=float, default=1.0, help="multiplies all learning rates")
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--tokens", type=int, default=20_000_000)
     parser.add_argument("--tokens-per-step", type=int, default=8192)
@@ -181,8 +185,14 @@ def main() -> None:
     args = parser.parse_args()
     restart_with_malloc()
     run = Run(
-        seed=args.seed, tokens_per_step=args.tokens_per_step, num_parts=args.parts, num_threads=args.threads
+        seed=args.seed,
+        tokens_per_step=args.tokens_per_step,
+        num_parts=args.parts,
+        num_threads=args.threads,
+        top=args.rate,
     )
+    if args.start:
+        run.network.load_state_dict(load_file(args.start))
     train(run, Budget(max_seconds=args.minutes * 60, max_num_tokens=args.tokens), args.out, save_every=600)
 
 

@@ -16,9 +16,9 @@ from training.tasks.tools import calculator
 
 Task = Callable[[Random], Problem]
 WEIGHTS: dict[Task, float] = {
-    addition: 12, subtraction: 12, multiplication: 8, comparing: 10, sorting: 13, extremes: 4, counting: 8,
-    reversing: 6, length: 2, conversion: 5, weekday: 3, date: 4, time: 4, word_problem: 10, calculator: 9,
-    talk: 3,
+    addition: 8, subtraction: 10, multiplication: 5, comparing: 14, sorting: 17, extremes: 3, counting: 13,
+    reversing: 6, length: 2, conversion: 5, weekday: 4, date: 5, time: 3, word_problem: 8, calculator: 5,
+    talk: 2,
 }  # fmt: skip
 
 __all__ = ["WEIGHTS", "Call", "Problem", "Task", "draw"]

@@ -23,6 +23,12 @@ def word(rng: Random) -> str:
     return "".join(rng.choice(alphabet) for _ in range(rng.randint(3, 12)))
 
 
+def few_letters(rng: Random) -> str:
+    """A run of two or three letters: where equal ones are rare, equality is never learnt."""
+    alphabet = rng.sample(CONSONANTS + VOWELS, rng.choice((2, 2, 3)))
+    return "".join(rng.choice(alphabet) for _ in range(rng.randint(3, 9)))
+
+
 def shown(rng: Random, text: str) -> str:
     """Now and then with a capital letter, as names and beginnings of sentences have."""
     return text.capitalize() if rng.random() < 0.06 else text
@@ -30,12 +36,12 @@ def shown(rng: Random, text: str) -> str:
 
 def counting(rng: Random) -> Problem:
     """How often a letter occurs in a word."""
-    text = word(rng)
+    text = word(rng) if rng.random() < 0.6 else few_letters(rng)
     letter = rng.choice(text) if rng.random() < 0.85 else rng.choice(CONSONANTS + VOWELS)
     count, marks = 0, []
     for i, other in enumerate(text, start=1):
         count += other == letter
-        marks.append(f"{i} {other} {'yes' if other == letter else 'no'} {count}")
+        marks.append(f"{i} {other} {letter} {'yes' if other == letter else 'no'} {count}")
     lines = [f"Count the letter {letter} in {text}.", ", ".join(marks) + ".", f"The count is {count}."]
     return Problem(
         task="counting",

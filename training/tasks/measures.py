@@ -36,20 +36,20 @@ def conversion(rng: Random) -> Problem:
     """A larger unit, and sometimes some of the smaller one, in the smaller unit."""
     large, small, factor = rng.choice(UNITS)
     count = rng.randint(2, 60 if factor < 100 else 99)
-    lines = [f"1 of {large} is {factor} {small}.", f"{count} * {factor}.", *scale(count, factor)]
     total, extra = count * factor, 0
     if rng.random() < 0.4:
         extra = rng.randint(1, min(factor, 99))
-        lines += [f"Add {extra} {small}.", *steps.add(total, extra)]
-    question = phrase(rng, "measures", "convert_sum" if extra else "convert").format(
-        large=large, small=small, n=count, m=extra
-    )
+    plan = f"{count} * {factor} + {extra}" if extra else f"{count} * {factor}"
+    lines = [f"1 of {large} is {factor} {small}.", f"Plan: {plan}", *scale(count, factor)]
+    if extra:
+        lines += [f"Now {total} + {extra}.", *steps.add(total, extra)]
+    kind = "convert_sum" if extra else "convert"
     return Problem(
         task="units",
         key=f"{large} {small} {count} {extra}",
-        question=question,
+        question=phrase(rng, "measures", kind).format(large=large, small=small, n=count, m=extra),
         thinking="\n".join(lines),
-        answer=f"The answer is {total + extra} {small}.",
+        answer=f"The answer is {total + extra}.",
     )
 
 
@@ -77,7 +77,7 @@ def date(rng: Random) -> Problem:
     first = month = rng.randrange(12)
     day, num_days = rng.randint(1, MONTHS[month][1]), rng.randint(1, 45)
     total, (name, length) = day + num_days, MONTHS[month]
-    lines = [f"{num_days} days after {name} {day}.", *steps.add(day, num_days)]
+    lines = [f"{num_days} days after {name} {day}. {name} has {length} days.", *steps.add(day, num_days)]
     while total > length:
         lines += [f"{name} has {length} days, {total} > {length}.", *steps.subtract(total, length)]
         total, month = total - length, (month + 1) % 12

@@ -28,12 +28,16 @@ def comparing(rng: Random) -> Problem:
     wants_larger = rng.random() < 0.55
     low, high = min(a, b), max(a, b)
     word, picked = ("larger", high) if wants_larger else ("smaller", low)
-    lines = [f"Compare {a} and {b}.", f"{steps.num_digits(a)}, {steps.num_digits(b)}.", steps.compare(a, b)]
+    lines = [
+        f"Find the {word} of {a} and {b}.",
+        f"{steps.num_digits(a)}, {steps.num_digits(b)}.",
+        steps.compare(a, b),
+    ]
     if a == b:
         lines.append("They are equal.")
         answer = f"{a} and {b} are equal."
     else:
-        lines += [f"larger: {high}", f"smaller: {low}", f"The question wants the {word} one: {picked}"]
+        lines += [f"larger: {high}", f"smaller: {low}", f"Pick the {word}: {picked}"]
         answer = f"{picked} is {word}."
     return Problem(
         task="comparing",
@@ -65,7 +69,7 @@ def some_numbers(rng: Random) -> list[int]:
     return [number(rng, max_digits=4 if length < 4 else 3 if length < 6 else 2) for _ in range(length)]
 
 
-def insert(ordered: list[int], item: int) -> list[str]:
+def insert(ordered: list[int], item: int, label: str) -> list[str]:
     """Puts an item in its place, comparing from the front; changes `ordered`."""
     lines = [f"Take {item}."]
     for i, other in enumerate(ordered):
@@ -75,21 +79,19 @@ def insert(ordered: list[int], item: int) -> list[str]:
             break
     else:
         ordered.append(item)
-    return [*lines, f"List: {listed(ordered)}"]
+    return [*lines, f"{label}: {listed(ordered)}"]
 
 
 def sorting(rng: Random) -> Problem:
-    """Sorts by insertion."""
+    """Sorts by insertion; every line of the list says which end is wanted first."""
     numbers = some_numbers(rng)
     order = "descending" if rng.random() < 0.25 else "ascending"
-    lines = [
-        f"Sort {listed(numbers)}",
-        ", ".join(map(steps.num_digits, numbers)) + ".",
-        f"List: {numbers[0]}",
-    ]
+    label = "reverse List" if order == "descending" else "List"
+    lengths = ", ".join(map(steps.num_digits, numbers))
+    lines = [f"{label}: sort {listed(numbers)}", f"{lengths}.", f"{label}: {numbers[0]}"]
     ordered = numbers[:1]
     for item in numbers[1:]:
-        lines += insert(ordered, item)
+        lines += insert(ordered, item, label)
     if order == "descending":
         ordered = ordered[::-1]
         lines.append(f"Largest first: {listed(ordered)}")

@@ -29,7 +29,7 @@ def solve(start: int, plan: list[Step]) -> tuple[list[str], int]:
     return lines, value
 
 
-def story(question: str, start: int, plan: list[Step], items: str) -> Problem:
+def story(question: str, start: int, plan: list[Step]) -> Problem:
     """The problem whose solution is a plan."""
     lines, value = solve(start, plan)
     expression = f"{start}" + "".join(f" {symbol} {operand}" for symbol, operand in plan)
@@ -38,7 +38,7 @@ def story(question: str, start: int, plan: list[Step], items: str) -> Problem:
         key=expression,
         question=question,
         thinking="\n".join([f"Plan: {expression}", *lines]),
-        answer=f"The answer is {value} {items}.",
+        answer=f"The answer is {value}.",
         expression=expression,
         value=value,
     )
@@ -78,7 +78,6 @@ def gains_and_losses(rng: Random) -> Problem:
         f"{who} {has} {start} {items}. {who} {first_text}{join}{second_text}. {ask}",
         start,
         [first, second],
-        items,
     )
 
 
@@ -94,7 +93,7 @@ def packs(rng: Random) -> Problem:
     question = phrase(rng, "stories", "packs")
     ask = phrase(rng, "stories", "ask").format(items=items, who=who)
     question = question.format(who=who, count=count, pack=pack, size=size, items=items, text=text, ask=ask)
-    return story(question, size, [("*", count), step], items)
+    return story(question, size, [("*", count), step])
 
 
 def two_people(rng: Random) -> Problem:
@@ -104,7 +103,7 @@ def two_people(rng: Random) -> Problem:
     question = f"{one} has {start} {items}. {other} has {difference} more {items} than {one}. " + rng.choice(
         ("How many {items} do they have together?", "How many {items} do they have in total?")
     ).format(items=items)
-    return story(question, start, [("+", difference), ("+", start)], items)
+    return story(question, start, [("+", difference), ("+", start)])
 
 
 def shopping(rng: Random) -> Problem:
@@ -122,7 +121,7 @@ def shopping(rng: Random) -> Problem:
         key=f"{money} {price} {count}",
         question=question,
         thinking="\n".join([f"Plan: {money} - {price} * {count}", *lines]),
-        answer=f"The answer is {money - cost} dollars.",
+        answer=f"The answer is {money - cost}.",
         expression=f"{money} - {price} * {count}",
         value=money - cost,
     )

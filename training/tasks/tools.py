@@ -11,8 +11,8 @@ from training.tasks.phrasings import phrase
 from training.tasks.problem import Call, Problem
 from training.tasks.stories import word_problem
 
-NAMES = ("calculator", "calculator", "calculator", "calculate", "calc", "evaluate", "compute", "math")
-ARGUMENTS = ("expression", "expression", "expression", "formula", "input", "query")
+NAMES = ("calculator",)
+ARGUMENTS = ("expression",)
 DESCRIPTIONS = (
     "Evaluates an arithmetic expression.",
     "Evaluate an arithmetic expression.",

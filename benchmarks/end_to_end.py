@@ -11,15 +11,14 @@ import asyncio
 import itertools
 import json
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.stacks import stack
 from outrider import AsyncClient
 from outrider.params import SamplingParams, SequenceParams
-from services.local.settings import DEFAULT_MODEL, Settings
-from services.local.stack import Stack
+from services.local.settings import DEFAULT_MODEL
 from services.worker.config import Config
 from services.worker.load import load
 from services.worker.messages import Batch, SequenceStart, SequenceStep
@@ -97,28 +96,33 @@ def _prompts(num_seqs: int, fresh: Iterator[int]) -> list[list[int]]:
     return [[(next(fresh) * 7919 + n * n) % 500 for n in range(PROMPT_LENGTH)] for _ in range(num_seqs)]
 
 
+async def compare(
+    client: AsyncClient, loop: Loop, num_seqs: int, *, num_tokens: int, num_pairs: int, fresh: Iterator[int]
+) -> dict[str, float]:
+    """Returns both speeds for a number of sequences, and their ratio."""
+    looped, served = [], []
+    for pair in range(num_pairs + 1):
+        for side in ("looped", "served")[:: 1 if pair % 2 else -1]:
+            prompts = _prompts(num_seqs, fresh)
+            if side == "looped":
+                looped.append(await asyncio.to_thread(loop.tokens_per_second, prompts, num_tokens))
+            else:
+                served.append(await served_tokens_per_second(client, prompts, num_tokens))
+    # The first pair warms both up.
+    return _row(num_seqs, looped[1:], served[1:])
+
+
 async def measure(
-    model: Path, num_seqs: list[int], num_tokens: int, num_pairs: int
+    model: Path, num_seqs: list[int], *, num_tokens: int, num_pairs: int
 ) -> list[dict[str, float]]:
-    """Returns, for each number of sequences, both speeds and their ratio."""
-    rows, fresh = [], itertools.count(1)
-    async with Stack(Settings(model=model, grpc_port=0, http_port=0), report=_say) as stack:
-        await stack.wait_until_ready()
+    """Returns a row for each number of sequences."""
+    fresh = itertools.count(1)
+    async with stack(model) as running, AsyncClient(running.grpc_address) as client:
         loop = await asyncio.to_thread(Loop, model)
-        async with AsyncClient(stack.grpc_address) as client:
-            for count in num_seqs:
-                looped, served = [], []
-                for pair in range(num_pairs + 1):
-                    for side in ("looped", "served")[:: 1 if pair % 2 else -1]:
-                        prompts = _prompts(count, fresh)
-                        if side == "looped":
-                            speed = await asyncio.to_thread(loop.tokens_per_second, prompts, num_tokens)
-                            looped.append(speed)
-                        else:
-                            served.append(await served_tokens_per_second(client, prompts, num_tokens))
-                # The first pair warms both up.
-                rows.append(_row(count, looped[1:], served[1:]))
-    return rows
+        return [
+            await compare(client, loop, count, num_tokens=num_tokens, num_pairs=num_pairs, fresh=fresh)
+            for count in num_seqs
+        ]
 
 
 def _row(count: int, looped: list[float], served: list[float]) -> dict[str, float]:
@@ -133,10 +137,6 @@ def _row(count: int, looped: list[float], served: list[float]) -> dict[str, floa
     }
 
 
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-
-
 def main() -> None:
     """Prints one JSON object per number of sequences."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -146,7 +146,12 @@ def main() -> None:
     parser.add_argument("--num-pairs", type=int, default=5)
     arguments = parser.parse_args()
     rows = asyncio.run(
-        measure(arguments.model, arguments.num_seqs, arguments.num_tokens, arguments.num_pairs)
+        measure(
+            arguments.model,
+            arguments.num_seqs,
+            num_tokens=arguments.num_tokens,
+            num_pairs=arguments.num_pairs,
+        )
     )
     for row in rows:
         print(json.dumps(row))

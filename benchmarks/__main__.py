@@ -33,9 +33,9 @@ process (`benchmarks/end_to_end.py`). Target: a ratio of at least 0.7.
 
 ## Speculation
 
-The tiny model's own tasks, problems that training never saw, one stream, temperature 0, with drafts and without
-(`benchmarks/speculation.py`): output tokens per step, the fraction of drafted tokens accepted, median tokens per
-second and their ratio. Suffix memory alone, empty at the start.
+The tiny model's own tasks, problems that training never saw, one stream, temperature 0, with drafts and
+without (`benchmarks/speculation.py`): output tokens per step, the fraction of drafted tokens accepted, median
+tokens per second and their ratio. Suffix memory alone, empty at the start.
 
 {gained}
 """

@@ -27,61 +27,61 @@ from outrider.v1 import load_pb2 as outrider_dot_v1_dot_load__pb2
 from outrider.v1 import sampling_pb2 as outrider_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19outrider/v1/gateway.proto\x12\x0boutrider.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16outrider/v1/load.proto\x1a\x1aoutrider/v1/sampling.proto\"\xd2\x02\n\x11GenerationOptions\x12-\n\x08sampling\x18\x01 \x01(\x0b\x32\x1b.outrider.v1.SamplingParams\x12\x11\n\x04seed\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x06\x63hoice\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\x04 \x03(\t\x12\x11\n\tbad_words\x18\x05 \x03(\t\x12%\n\x07grammar\x18\x06 \x01(\x0b\x32\x14.outrider.v1.Grammar\x12-\n\x0bspeculation\x18\x07 \x01(\x0b\x32\x18.outrider.v1.Speculation\x12#\n\x06resume\x18\x08 \x01(\x0b\x32\x13.outrider.v1.Resume\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x15\n\x08priority\x18\n \x01(\x11H\x02\x88\x01\x01\x42\x07\n\x05_seedB\t\n\x07_choiceB\x0b\n\t_priority\"=\n\x06Resume\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"\x97\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12*\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x15.outrider.v1.TokenIdsH\x00\x12/\n\x07options\x18\x04 \x01(\x0b\x32\x1e.outrider.v1.GenerationOptionsB\x08\n\x06prompt\"\x94\x01\n\x10GenerateResponse\x12\'\n\x07started\x18\x01 \x01(\x0b\x32\x14.outrider.v1.StartedH\x00\x12#\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x12.outrider.v1.DeltaH\x00\x12)\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x15.outrider.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"\xa1\x01\n\x0b\x43hatMessage\x12\x1f\n\x04role\x18\x01 \x01(\x0e\x32\x11.outrider.v1.Role\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\treasoning\x18\x03 \x01(\t\x12)\n\ntool_calls\x18\x04 \x03(\x0b\x32\x15.outrider.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x05 \x01(\t\x12\x0c\n\x04name\x18\x06 \x01(\t\"I\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x1e\n\x16parameters_json_schema\x18\x03 \x01(\t\"\xf2\x01\n\x0b\x43hatRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12*\n\x08messages\x18\x02 \x03(\x0b\x32\x18.outrider.v1.ChatMessage\x12 \n\x05tools\x18\x03 \x03(\x0b\x32\x11.outrider.v1.Tool\x12\x15\n\x08thinking\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x31\n\x10template_options\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\x12/\n\x07options\x18\x06 \x01(\x0b\x32\x1e.outrider.v1.GenerationOptionsB\x0b\n\t_thinking\"\x90\x01\n\x0c\x43hatResponse\x12\'\n\x07started\x18\x01 \x01(\x0b\x32\x14.outrider.v1.StartedH\x00\x12#\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x12.outrider.v1.DeltaH\x00\x12)\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x15.outrider.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"\x85\x01\n\x07Started\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12\r\n\x05model\x18\x03 \x01(\t\x12\x13\n\x0bnumerics_id\x18\x04 \x01(\t\x12\x19\n\x11num_prompt_tokens\x18\x05 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x06 \x01(\r\"K\n\rToolCallDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"\xa9\x01\n\x05\x44\x65lta\x12\x0e\n\x06offset\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\treasoning\x18\x04 \x01(\t\x12.\n\ntool_calls\x18\x05 \x03(\x0b\x32\x1a.outrider.v1.ToolCallDelta\x12,\n\x08logprobs\x18\x06 \x03(\x0b\x32\x1a.outrider.v1.TokenLogprobs\"j\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x18\n\x10reasoning_tokens\x18\x03 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\r\"Y\n\x10SourceStatistics\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x18\n\x10num_draft_tokens\x18\x02 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x03 \x01(\r\"\xf2\x01\n\nStatistics\x12\x0f\n\x07ttft_ms\x18\x01 \x01(\x01\x12%\n\x1dtime_to_first_answer_token_ms\x18\x02 \x01(\x01\x12\x19\n\x11tokens_per_second\x18\x03 \x01(\x01\x12\x11\n\tnum_steps\x18\x04 \x01(\r\x12\x18\n\x10num_draft_tokens\x18\x05 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x06 \x01(\r\x12.\n\x07sources\x18\x07 \x03(\x0b\x32\x1d.outrider.v1.SourceStatistics\x12\x17\n\x0fnum_preemptions\x18\x08 \x01(\r\"\xdd\x01\n\x08\x46inished\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.outrider.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.outrider.v1.Usage\x12+\n\nstatistics\x18\x03 \x01(\x0b\x32\x17.outrider.v1.Statistics\x12\x18\n\x0bstop_string\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x1a\n\rstop_token_id\x18\x05 \x01(\rH\x01\x88\x01\x01\x42\x0e\n\x0c_stop_stringB\x10\n\x0e_stop_token_id\"\x13\n\x11ListModelsRequest\"U\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bnumerics_id\x18\x02 \x01(\t\x12\x15\n\rmax_model_len\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\"8\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.outrider.v1.Model\"\x11\n\x0fGetStatsRequest\"y\n\x0eSchedulerStats\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\r\n\x05model\x18\x03 \x01(\t\x12\x13\n\x0bnumerics_id\x18\x04 \x01(\t\x12\x1f\n\x04load\x18\x05 \x01(\x0b\x32\x11.outrider.v1.Load\"C\n\x10GetStatsResponse\x12/\n\nschedulers\x18\x01 \x03(\x0b\x32\x1b.outrider.v1.SchedulerStats*_\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x12\r\n\tROLE_TOOL\x10\x04*}\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1c\n\x18\x46INISH_REASON_TOOL_CALLS\x10\x03\x32\xb2\x02\n\x0eGatewayService\x12I\n\x08Generate\x12\x1c.outrider.v1.GenerateRequest\x1a\x1d.outrider.v1.GenerateResponse0\x01\x12=\n\x04\x43hat\x12\x18.outrider.v1.ChatRequest\x1a\x19.outrider.v1.ChatResponse0\x01\x12M\n\nListModels\x12\x1e.outrider.v1.ListModelsRequest\x1a\x1f.outrider.v1.ListModelsResponse\x12G\n\x08GetStats\x12\x1c.outrider.v1.GetStatsRequest\x1a\x1d.outrider.v1.GetStatsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19outrider/v1/gateway.proto\x12\x0boutrider.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16outrider/v1/load.proto\x1a\x1aoutrider/v1/sampling.proto\"\xd2\x02\n\x11GenerationOptions\x12-\n\x08sampling\x18\x01 \x01(\x0b\x32\x1b.outrider.v1.SamplingParams\x12\x11\n\x04seed\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x06\x63hoice\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\x04 \x03(\t\x12\x11\n\tbad_words\x18\x05 \x03(\t\x12%\n\x07grammar\x18\x06 \x01(\x0b\x32\x14.outrider.v1.Grammar\x12-\n\x0bspeculation\x18\x07 \x01(\x0b\x32\x18.outrider.v1.Speculation\x12#\n\x06resume\x18\x08 \x01(\x0b\x32\x13.outrider.v1.Resume\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x15\n\x08priority\x18\n \x01(\x11H\x02\x88\x01\x01\x42\x07\n\x05_seedB\t\n\x07_choiceB\x0b\n\t_priority\"R\n\x06Resume\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x13\n\x0bnumerics_id\x18\x04 \x01(\t\"\x97\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12*\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x15.outrider.v1.TokenIdsH\x00\x12/\n\x07options\x18\x04 \x01(\x0b\x32\x1e.outrider.v1.GenerationOptionsB\x08\n\x06prompt\"\x94\x01\n\x10GenerateResponse\x12\'\n\x07started\x18\x01 \x01(\x0b\x32\x14.outrider.v1.StartedH\x00\x12#\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x12.outrider.v1.DeltaH\x00\x12)\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x15.outrider.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"\xa1\x01\n\x0b\x43hatMessage\x12\x1f\n\x04role\x18\x01 \x01(\x0e\x32\x11.outrider.v1.Role\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\treasoning\x18\x03 \x01(\t\x12)\n\ntool_calls\x18\x04 \x03(\x0b\x32\x15.outrider.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x05 \x01(\t\x12\x0c\n\x04name\x18\x06 \x01(\t\"I\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x1e\n\x16parameters_json_schema\x18\x03 \x01(\t\"\xf2\x01\n\x0b\x43hatRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12*\n\x08messages\x18\x02 \x03(\x0b\x32\x18.outrider.v1.ChatMessage\x12 \n\x05tools\x18\x03 \x03(\x0b\x32\x11.outrider.v1.Tool\x12\x15\n\x08thinking\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x31\n\x10template_options\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\x12/\n\x07options\x18\x06 \x01(\x0b\x32\x1e.outrider.v1.GenerationOptionsB\x0b\n\t_thinking\"\x90\x01\n\x0c\x43hatResponse\x12\'\n\x07started\x18\x01 \x01(\x0b\x32\x14.outrider.v1.StartedH\x00\x12#\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x12.outrider.v1.DeltaH\x00\x12)\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x15.outrider.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"\x85\x01\n\x07Started\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12\r\n\x05model\x18\x03 \x01(\t\x12\x13\n\x0bnumerics_id\x18\x04 \x01(\t\x12\x19\n\x11num_prompt_tokens\x18\x05 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x06 \x01(\r\"K\n\rToolCallDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"\xa9\x01\n\x05\x44\x65lta\x12\x0e\n\x06offset\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\treasoning\x18\x04 \x01(\t\x12.\n\ntool_calls\x18\x05 \x03(\x0b\x32\x1a.outrider.v1.ToolCallDelta\x12,\n\x08logprobs\x18\x06 \x03(\x0b\x32\x1a.outrider.v1.TokenLogprobs\"j\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x18\n\x10reasoning_tokens\x18\x03 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\r\"Y\n\x10SourceStatistics\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x18\n\x10num_draft_tokens\x18\x02 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x03 \x01(\r\"\xf2\x01\n\nStatistics\x12\x0f\n\x07ttft_ms\x18\x01 \x01(\x01\x12%\n\x1dtime_to_first_answer_token_ms\x18\x02 \x01(\x01\x12\x19\n\x11tokens_per_second\x18\x03 \x01(\x01\x12\x11\n\tnum_steps\x18\x04 \x01(\r\x12\x18\n\x10num_draft_tokens\x18\x05 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x06 \x01(\r\x12.\n\x07sources\x18\x07 \x03(\x0b\x32\x1d.outrider.v1.SourceStatistics\x12\x17\n\x0fnum_preemptions\x18\x08 \x01(\r\"\xdd\x01\n\x08\x46inished\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.outrider.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.outrider.v1.Usage\x12+\n\nstatistics\x18\x03 \x01(\x0b\x32\x17.outrider.v1.Statistics\x12\x18\n\x0bstop_string\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x1a\n\rstop_token_id\x18\x05 \x01(\rH\x01\x88\x01\x01\x42\x0e\n\x0c_stop_stringB\x10\n\x0e_stop_token_id\"\x13\n\x11ListModelsRequest\"U\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bnumerics_id\x18\x02 \x01(\t\x12\x15\n\rmax_model_len\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\"8\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.outrider.v1.Model\"\x11\n\x0fGetStatsRequest\"y\n\x0eSchedulerStats\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\r\n\x05model\x18\x03 \x01(\t\x12\x13\n\x0bnumerics_id\x18\x04 \x01(\t\x12\x1f\n\x04load\x18\x05 \x01(\x0b\x32\x11.outrider.v1.Load\"C\n\x10GetStatsResponse\x12/\n\nschedulers\x18\x01 \x03(\x0b\x32\x1b.outrider.v1.SchedulerStats*_\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x12\r\n\tROLE_TOOL\x10\x04*}\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1c\n\x18\x46INISH_REASON_TOOL_CALLS\x10\x03\x32\xb2\x02\n\x0eGatewayService\x12I\n\x08Generate\x12\x1c.outrider.v1.GenerateRequest\x1a\x1d.outrider.v1.GenerateResponse0\x01\x12=\n\x04\x43hat\x12\x18.outrider.v1.ChatRequest\x1a\x19.outrider.v1.ChatResponse0\x01\x12M\n\nListModels\x12\x1e.outrider.v1.ListModelsRequest\x1a\x1f.outrider.v1.ListModelsResponse\x12G\n\x08GetStats\x12\x1c.outrider.v1.GetStatsRequest\x1a\x1d.outrider.v1.GetStatsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'outrider.v1.gateway_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROLE']._serialized_start=2951
-  _globals['_ROLE']._serialized_end=3046
-  _globals['_FINISHREASON']._serialized_start=3048
-  _globals['_FINISHREASON']._serialized_end=3173
+  _globals['_ROLE']._serialized_start=2972
+  _globals['_ROLE']._serialized_end=3067
+  _globals['_FINISHREASON']._serialized_start=3069
+  _globals['_FINISHREASON']._serialized_end=3194
   _globals['_GENERATIONOPTIONS']._serialized_start=125
   _globals['_GENERATIONOPTIONS']._serialized_end=463
   _globals['_RESUME']._serialized_start=465
-  _globals['_RESUME']._serialized_end=526
-  _globals['_GENERATEREQUEST']._serialized_start=529
-  _globals['_GENERATEREQUEST']._serialized_end=680
-  _globals['_GENERATERESPONSE']._serialized_start=683
-  _globals['_GENERATERESPONSE']._serialized_end=831
-  _globals['_TOOLCALL']._serialized_start=833
-  _globals['_TOOLCALL']._serialized_end=888
-  _globals['_CHATMESSAGE']._serialized_start=891
-  _globals['_CHATMESSAGE']._serialized_end=1052
-  _globals['_TOOL']._serialized_start=1054
-  _globals['_TOOL']._serialized_end=1127
-  _globals['_CHATREQUEST']._serialized_start=1130
-  _globals['_CHATREQUEST']._serialized_end=1372
-  _globals['_CHATRESPONSE']._serialized_start=1375
-  _globals['_CHATRESPONSE']._serialized_end=1519
-  _globals['_STARTED']._serialized_start=1522
-  _globals['_STARTED']._serialized_end=1655
-  _globals['_TOOLCALLDELTA']._serialized_start=1657
-  _globals['_TOOLCALLDELTA']._serialized_end=1732
-  _globals['_DELTA']._serialized_start=1735
-  _globals['_DELTA']._serialized_end=1904
-  _globals['_USAGE']._serialized_start=1906
-  _globals['_USAGE']._serialized_end=2012
-  _globals['_SOURCESTATISTICS']._serialized_start=2014
-  _globals['_SOURCESTATISTICS']._serialized_end=2103
-  _globals['_STATISTICS']._serialized_start=2106
-  _globals['_STATISTICS']._serialized_end=2348
-  _globals['_FINISHED']._serialized_start=2351
-  _globals['_FINISHED']._serialized_end=2572
-  _globals['_LISTMODELSREQUEST']._serialized_start=2574
-  _globals['_LISTMODELSREQUEST']._serialized_end=2593
-  _globals['_MODEL']._serialized_start=2595
-  _globals['_MODEL']._serialized_end=2680
-  _globals['_LISTMODELSRESPONSE']._serialized_start=2682
-  _globals['_LISTMODELSRESPONSE']._serialized_end=2738
-  _globals['_GETSTATSREQUEST']._serialized_start=2740
-  _globals['_GETSTATSREQUEST']._serialized_end=2757
-  _globals['_SCHEDULERSTATS']._serialized_start=2759
-  _globals['_SCHEDULERSTATS']._serialized_end=2880
-  _globals['_GETSTATSRESPONSE']._serialized_start=2882
-  _globals['_GETSTATSRESPONSE']._serialized_end=2949
-  _globals['_GATEWAYSERVICE']._serialized_start=3176
-  _globals['_GATEWAYSERVICE']._serialized_end=3482
+  _globals['_RESUME']._serialized_end=547
+  _globals['_GENERATEREQUEST']._serialized_start=550
+  _globals['_GENERATEREQUEST']._serialized_end=701
+  _globals['_GENERATERESPONSE']._serialized_start=704
+  _globals['_GENERATERESPONSE']._serialized_end=852
+  _globals['_TOOLCALL']._serialized_start=854
+  _globals['_TOOLCALL']._serialized_end=909
+  _globals['_CHATMESSAGE']._serialized_start=912
+  _globals['_CHATMESSAGE']._serialized_end=1073
+  _globals['_TOOL']._serialized_start=1075
+  _globals['_TOOL']._serialized_end=1148
+  _globals['_CHATREQUEST']._serialized_start=1151
+  _globals['_CHATREQUEST']._serialized_end=1393
+  _globals['_CHATRESPONSE']._serialized_start=1396
+  _globals['_CHATRESPONSE']._serialized_end=1540
+  _globals['_STARTED']._serialized_start=1543
+  _globals['_STARTED']._serialized_end=1676
+  _globals['_TOOLCALLDELTA']._serialized_start=1678
+  _globals['_TOOLCALLDELTA']._serialized_end=1753
+  _globals['_DELTA']._serialized_start=1756
+  _globals['_DELTA']._serialized_end=1925
+  _globals['_USAGE']._serialized_start=1927
+  _globals['_USAGE']._serialized_end=2033
+  _globals['_SOURCESTATISTICS']._serialized_start=2035
+  _globals['_SOURCESTATISTICS']._serialized_end=2124
+  _globals['_STATISTICS']._serialized_start=2127
+  _globals['_STATISTICS']._serialized_end=2369
+  _globals['_FINISHED']._serialized_start=2372
+  _globals['_FINISHED']._serialized_end=2593
+  _globals['_LISTMODELSREQUEST']._serialized_start=2595
+  _globals['_LISTMODELSREQUEST']._serialized_end=2614
+  _globals['_MODEL']._serialized_start=2616
+  _globals['_MODEL']._serialized_end=2701
+  _globals['_LISTMODELSRESPONSE']._serialized_start=2703
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2759
+  _globals['_GETSTATSREQUEST']._serialized_start=2761
+  _globals['_GETSTATSREQUEST']._serialized_end=2778
+  _globals['_SCHEDULERSTATS']._serialized_start=2780
+  _globals['_SCHEDULERSTATS']._serialized_end=2901
+  _globals['_GETSTATSRESPONSE']._serialized_start=2903
+  _globals['_GETSTATSRESPONSE']._serialized_end=2970
+  _globals['_GATEWAYSERVICE']._serialized_start=3197
+  _globals['_GATEWAYSERVICE']._serialized_end=3503
 # @@protoc_insertion_point(module_scope)

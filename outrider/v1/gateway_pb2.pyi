@@ -59,14 +59,16 @@ class GenerationOptions(_message.Message):
     def __init__(self, sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., bad_words: _Optional[_Iterable[str]] = ..., grammar: _Optional[_Union[_sampling_pb2.Grammar, _Mapping]] = ..., speculation: _Optional[_Union[_sampling_pb2.Speculation, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., request_id: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class Resume(_message.Message):
-    __slots__ = ("token_ids", "seed", "request_id")
+    __slots__ = ("token_ids", "seed", "request_id", "numerics_id")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMERICS_ID_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     seed: int
     request_id: str
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., seed: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
+    numerics_id: str
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., seed: _Optional[int] = ..., request_id: _Optional[str] = ..., numerics_id: _Optional[str] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
     __slots__ = ("model", "text", "token_ids", "options")

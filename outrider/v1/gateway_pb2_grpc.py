@@ -63,7 +63,8 @@ class GatewayServiceServicer(object):
 
     def Generate(self, request, context):
         """Continues a prompt. INVALID_ARGUMENT names the field; NOT_FOUND: unknown model; UNAUTHENTICATED: no valid key;
-        RESOURCE_EXHAUSTED with RetryInfo: overload or quota; UNAVAILABLE: no scheduler, resume later; DEADLINE_EXCEEDED.
+        RESOURCE_EXHAUSTED with RetryInfo: overload or quota; UNAVAILABLE: no scheduler, resume later; DEADLINE_EXCEEDED;
+        UNIMPLEMENTED: a grammar for a model whose tokenizer takes none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

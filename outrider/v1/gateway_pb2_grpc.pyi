@@ -35,7 +35,8 @@ class GatewayServiceStub:
     def __new__(cls, channel: _aio.Channel) -> GatewayServiceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_gateway_pb2.GenerateRequest, _gateway_pb2.GenerateResponse]
     """Continues a prompt. INVALID_ARGUMENT names the field; NOT_FOUND: unknown model; UNAUTHENTICATED: no valid key;
-    RESOURCE_EXHAUSTED with RetryInfo: overload or quota; UNAVAILABLE: no scheduler, resume later; DEADLINE_EXCEEDED.
+    RESOURCE_EXHAUSTED with RetryInfo: overload or quota; UNAVAILABLE: no scheduler, resume later; DEADLINE_EXCEEDED;
+    UNIMPLEMENTED: a grammar for a model whose tokenizer takes none.
     """
     Chat: _grpc.UnaryStreamMultiCallable[_gateway_pb2.ChatRequest, _gateway_pb2.ChatResponse]
     """Answers a conversation. Statuses as for Generate."""
@@ -51,7 +52,8 @@ class GatewayServiceAsyncStub(GatewayServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_gateway_pb2.GenerateRequest, _gateway_pb2.GenerateResponse]  # type: ignore[assignment]
     """Continues a prompt. INVALID_ARGUMENT names the field; NOT_FOUND: unknown model; UNAUTHENTICATED: no valid key;
-    RESOURCE_EXHAUSTED with RetryInfo: overload or quota; UNAVAILABLE: no scheduler, resume later; DEADLINE_EXCEEDED.
+    RESOURCE_EXHAUSTED with RetryInfo: overload or quota; UNAVAILABLE: no scheduler, resume later; DEADLINE_EXCEEDED;
+    UNIMPLEMENTED: a grammar for a model whose tokenizer takes none.
     """
     Chat: _aio.UnaryStreamMultiCallable[_gateway_pb2.ChatRequest, _gateway_pb2.ChatResponse]  # type: ignore[assignment]
     """Answers a conversation. Statuses as for Generate."""
@@ -70,7 +72,8 @@ class GatewayServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_gateway_pb2.GenerateResponse], _abc.AsyncIterator[_gateway_pb2.GenerateResponse]]:
         """Continues a prompt. INVALID_ARGUMENT names the field; NOT_FOUND: unknown model; UNAUTHENTICATED: no valid key;
-        RESOURCE_EXHAUSTED with RetryInfo: overload or quota; UNAVAILABLE: no scheduler, resume later; DEADLINE_EXCEEDED.
+        RESOURCE_EXHAUSTED with RetryInfo: overload or quota; UNAVAILABLE: no scheduler, resume later; DEADLINE_EXCEEDED;
+        UNIMPLEMENTED: a grammar for a model whose tokenizer takes none.
         """
 
     @_abc_1.abstractmethod

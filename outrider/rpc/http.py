@@ -1,8 +1,8 @@
-"""The HTTP side of a service: /healthz, /metrics and whatever routes it adds, in the service's own loop."""
+"""The HTTP side of a service: /healthz and /metrics, in the service's own loop."""
 
 import contextlib
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import prometheus_client
@@ -10,7 +10,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from outrider.rpc.health import Health
 
@@ -25,11 +25,10 @@ class _Uvicorn(uvicorn.Server):
 class HttpServer:
     """Serves one Starlette application until `stop` is called."""
 
-    def __init__(self, health: Health, routes: Sequence[BaseRoute], *, drain_seconds: float) -> None:
+    def __init__(self, health: Health, *, drain_seconds: float) -> None:
         self._health = health
-        own = (Route("/healthz", self._healthz), Route("/metrics", _metrics))
         self._config = uvicorn.Config(
-            Starlette(routes=[*own, *routes]),
+            Starlette(routes=[Route("/healthz", self._healthz), Route("/metrics", _metrics)]),
             lifespan="off",
             log_config=None,
             access_log=False,

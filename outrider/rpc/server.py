@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +13,6 @@ from typing import Self
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from starlette.routing import BaseRoute
 
 from outrider.rpc.channel import MAX_MESSAGE_BYTES, read_pem
 from outrider.rpc.config import ConfigError
@@ -68,7 +66,6 @@ class RpcServer:
         listen: Listen,
         *,
         service: str,
-        http_routes: Sequence[BaseRoute] = (),
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         """`service` is the full name, such as outrider.v1.WorkerService."""
@@ -77,7 +74,7 @@ class RpcServer:
         self._health = Health(service)
         self._shutdown = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
-        self._http = HttpServer(self._health, http_routes, drain_seconds=listen.drain_seconds)
+        self._http = HttpServer(self._health, drain_seconds=listen.drain_seconds)
         self._edge = EdgeInterceptor()
         self.grpc: grpc.aio.Server = grpc.aio.server(
             interceptors=[self._edge], options=_options(max_message_bytes)

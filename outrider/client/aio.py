@@ -39,6 +39,8 @@ class AsyncStream:
                         yield delta
                 return
             except grpc.RpcError as error:
+                if self._transcript.finished is not None:
+                    return
                 await asyncio.sleep(self._transcript.pause_after(error))
                 self._call = self._start()
 

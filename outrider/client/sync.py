@@ -39,6 +39,8 @@ class Stream:
                         yield delta
                 return
             except grpc.RpcError as error:
+                if self._transcript.finished is not None:
+                    return
                 time.sleep(self._transcript.pause_after(error))
                 self._call = self._start()
 

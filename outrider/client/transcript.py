@@ -43,6 +43,7 @@ class Transcript:
             resume = request.options.resume
             resume.token_ids.extend(token_id for delta in self._deltas for token_id in delta.token_ids)
             resume.seed, resume.request_id = self.started.seed, self.started.request_id
+            resume.numerics_id = self.started.numerics_id
         return request
 
     def time_left(self) -> float | None:
@@ -67,10 +68,10 @@ class Transcript:
         return None
 
     def _start(self, started: pb.Started) -> None:
-        """Keeps the first start: later ones are resumes, and must compute in the same way."""
-        if self.started is None:
+        """Keeps the last start before the first token: later ones must compute in the same way."""
+        if self.started is None or not self._num_tokens:
             self.started = started
-        elif self._num_tokens and started.numerics_id != self.started.numerics_id:
+        elif started.numerics_id != self.started.numerics_id:
             raise FailedPrecondition(
                 "the answer broke off and cannot be continued exactly: "
                 f"its numerics id was {self.started.numerics_id} and is now {started.numerics_id}"

@@ -48,7 +48,15 @@ def test_a_start_without_tokens_fixes_the_seed_and_resumes_nothing() -> None:
 def test_tokens_received_are_sent_back_with_the_seed_and_the_request_id() -> None:
     target = transcript()
     receive(target, STARTED, delta(0, [1, 2]), delta(2, [3]))
-    assert target.request().options.resume == pb.Resume(token_ids=[1, 2, 3], seed=7, request_id="r")
+    assert target.request().options.resume == pb.Resume(
+        token_ids=[1, 2, 3], seed=7, request_id="r", numerics_id="n"
+    )
+
+
+def test_the_last_start_before_the_first_token_counts() -> None:
+    target = transcript()
+    receive(target, STARTED, pb.Started(request_id="r", seed=7, numerics_id="m"), delta(0, [1]))
+    assert target.request().options.resume.numerics_id == "m"
 
 
 def test_a_delta_that_leaves_a_gap_breaks_the_contract() -> None:

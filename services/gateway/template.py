@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,8 +15,11 @@ from outrider.rpc.config import ConfigError
 from outrider.rpc.errors import InvalidArgument
 from services.gateway.model_files import read_json, read_text
 
-# Variables that are not options: the gateway sets them itself.
-_OWN = frozenset({"messages", "tools", "add_generation_prompt", "thinking", "enable_thinking"})
+# Variables that are not options: the gateway sets them itself. It leaves out the clock, by which equal
+# questions would have other answers tomorrow: a template that shows a date can take it as an option.
+_OWN = frozenset(
+    {"messages", "tools", "add_generation_prompt", "thinking", "enable_thinking", "strftime_now"}
+)
 _MAX_SECONDS = 5.0
 
 
@@ -35,7 +37,6 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = _strftime_now
         self._template = environment.from_string(source)
         self._special_tokens = dict(special_tokens)
         self._names = jinja2.meta.find_undeclared_variables(environment.parse(source))
@@ -125,7 +126,3 @@ def _to_json(value: Any, **options: Any) -> str:
 
 def _raise_exception(message: str) -> None:
     raise _Refused(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)

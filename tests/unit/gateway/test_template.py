@@ -117,3 +117,9 @@ def test_a_template_that_does_not_compile_is_named(tmp_path):
     (tmp_path / "chat_template.jinja").write_text("{% if %}")
     with pytest.raises(ConfigError, match=r"chat_template.jinja"):
         ChatTemplate.load(tmp_path)
+
+
+def test_a_prompt_does_not_depend_on_the_clock():
+    source = "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}{{ date }}{% endif %}"
+    assert render(source, options={"date": "today"}) == "today"
+    assert refusal(source, options={"strftime_now": "x"}).field == "template_options.strftime_now"

@@ -1,5 +1,6 @@
 """One request from its submission to its last delta."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 
@@ -16,13 +17,16 @@ from services.gateway.sequence import End, Sequence
 
 log = structlog.get_logger()
 
+# Other requests wait while so many resumed tokens are read: some 15 ms.
+_NUM_TOKENS_AT_ONCE = 256
+
 
 async def answer(
     request: Request, schedulers: Schedulers, client: SchedulerClient
 ) -> AsyncGenerator[Event, None]:
     """Runs a request and yields its events. Leaving it early aborts the sequence."""
     reader = _Reader(request)
-    reader.replay()
+    await reader.replay()
     if reader.complete:
         yield reader.started(0)
         yield reader.finished(Sequence(request.submission))
@@ -64,9 +68,11 @@ class _Reader:
         """Returns whether the last token has been read."""
         return self._parser.stop is not None or self._end is not None
 
-    def replay(self) -> None:
+    async def replay(self) -> None:
         """Takes the resumed tokens; raises InvalidArgument if they go on after the end of the answer."""
-        for token_id in self._resumed:
+        for i, token_id in enumerate(self._resumed):
+            if i % _NUM_TOKENS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             if self._parser.stop is not None:
                 raise InvalidArgument("goes on after the end of the answer", field="options.resume.token_ids")
             self._parser.push(token_id)

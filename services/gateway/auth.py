@@ -51,6 +51,11 @@ class Keys:
             raise ConfigError(f"{path}: not a list of keys")
         return cls([_read_key(path, i, entry) for i, entry in enumerate(entries)])
 
+    @property
+    def num_tenants(self) -> int:
+        """Returns how many tenants there can be."""
+        return len({key.tenant.name for key in self._keys}) or 1
+
     def tenant_of(self, authorization: str) -> Tenant:
         """Returns the owner of the key in "Bearer KEY"; raises Unauthenticated without a valid one.
 

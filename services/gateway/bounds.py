@@ -1,33 +1,60 @@
-"""What one request may ask for at most."""
+"""What one request may ask for at most. Sizes are looked at before anything is made of a message."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from outrider.rpc.errors import InvalidArgument
+from outrider.v1 import gateway_pb2 as pb
 from services.gateway.config import Limits
-from services.gateway.messages import Options
 
 MAX_REQUEST_ID_LENGTH = 128
+_MAX_TEMPLATE_OPTIONS_BYTES = 65_536
 
 
-def check_options(options: Options, limits: Limits) -> None:
-    """Raises InvalidArgument naming the option of which there is too much, or an empty one."""
-    if len(options.stop) > limits.max_stop_strings:
-        raise InvalidArgument(f"has more than {limits.max_stop_strings} strings", field="options.stop")
-    for i, stop in enumerate(options.stop):
-        if not 0 < len(stop) <= limits.max_stop_string_length:
-            raise InvalidArgument(
-                f"must have 1 to {limits.max_stop_string_length} characters", field=f"options.stop[{i}]"
-            )
-    if len(options.bad_words) > limits.max_bad_words:
-        raise InvalidArgument(f"has more than {limits.max_bad_words} strings", field="options.bad_words")
-    if "" in options.bad_words:
-        raise InvalidArgument("holds an empty string", field="options.bad_words")
-    if len(options.request_id) > MAX_REQUEST_ID_LENGTH:
-        raise InvalidArgument(f"longer than {MAX_REQUEST_ID_LENGTH} characters", field="options.request_id")
+def check_generate(message: pb.GenerateRequest, limits: Limits) -> None:
+    """Raises InvalidArgument naming the field of which there is too much."""
+    _check_number(len(message.token_ids.ids), limits.max_prompt_tokens, "tokens", "token_ids")
+    _check_options(message.options, limits)
 
 
-def check_token_ids(token_ids: Iterable[int], vocab_size: int, field: str) -> None:
+def check_chat(message: pb.ChatRequest, limits: Limits) -> None:
+    """Raises InvalidArgument naming the field of which there is too much."""
+    _check_number(len(message.tools), limits.max_tools, "tools", "tools")
+    for i, tool in enumerate(message.tools):
+        field = f"tools[{i}].parameters_json_schema"
+        _check_number(len(tool.parameters_json_schema), limits.max_grammar_bytes, "characters", field)
+    _check_number(len(message.messages), limits.max_messages, "turns", "messages")
+    num_calls = sum(len(turn.tool_calls) for turn in message.messages)
+    _check_number(num_calls, limits.max_messages, "tool calls", "messages")
+    num_bytes = message.template_options.ByteSize()
+    _check_number(num_bytes, _MAX_TEMPLATE_OPTIONS_BYTES, "bytes", "template_options")
+    _check_options(message.options, limits)
+
+
+def _check_options(options: pb.GenerationOptions, limits: Limits) -> None:
+    _check_strings(options.stop, limits.max_stop_strings, limits.max_stop_string_length, "options.stop")
+    _check_strings(options.bad_words, limits.max_bad_words, limits.max_bad_word_length, "options.bad_words")
+    _check_number(len(options.request_id), MAX_REQUEST_ID_LENGTH, "characters", "options.request_id")
+    _check_number(
+        len(options.resume.token_ids), limits.max_resumed_tokens, "tokens", "options.resume.token_ids"
+    )
+
+
+def _check_number(num: int, limit: int, noun: str, field: str) -> None:
+    if num > limit:
+        raise InvalidArgument(f"has more than {limit} {noun}", field=field)
+
+
+def _check_strings(strings: Sequence[str], max_num: int, max_length: int, field: str) -> None:
+    _check_number(len(strings), max_num, "strings", field)
+    for i, string in enumerate(strings):
+        if not 0 < len(string) <= max_length:
+            raise InvalidArgument(f"must have 1 to {max_length} characters", field=f"{field}[{i}]")
+
+
+def check_token_ids(token_ids: Sequence[int], vocab_size: int, field: str) -> None:
     """Raises InvalidArgument naming the first id that is not in the vocabulary."""
+    if max(token_ids, default=0) < vocab_size:
+        return
     for i, token_id in enumerate(token_ids):
         if token_id >= vocab_size:
             raise InvalidArgument(
@@ -37,8 +64,8 @@ def check_token_ids(token_ids: Iterable[int], vocab_size: int, field: str) -> No
 
 def check_resumed(token_ids: tuple[int, ...], *, vocab_size: int, max_tokens: int) -> None:
     """Raises InvalidArgument for resumed tokens that no answer can have: they are untrusted input."""
-    check_token_ids(token_ids, vocab_size, "options.resume.token_ids")
     if len(token_ids) > max_tokens:
         raise InvalidArgument(
             f"has {len(token_ids)} tokens, above max_tokens {max_tokens}", field="options.resume.token_ids"
         )
+    check_token_ids(token_ids, vocab_size, "options.resume.token_ids")

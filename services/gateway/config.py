@@ -16,9 +16,13 @@ class Limits:
     """What one request may ask for."""
 
     max_prompt_tokens: int = 262_144
+    max_resumed_tokens: int = 262_144
+    # Turns of a conversation, and tool calls in them.
+    max_messages: int = 16_384
     max_stop_strings: int = 16
     max_stop_string_length: int = 256
     max_bad_words: int = 256
+    max_bad_word_length: int = 256
     max_tools: int = 128
     # Counts the schemas of a request's tools too.
     max_grammar_bytes: int = 131_072

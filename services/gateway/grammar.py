@@ -18,16 +18,22 @@ _WHITESPACE = "[ \\n\\t]{0,20}"
 def after_thinking(grammar: Grammar, *, think_end_id: int) -> Grammar:
     """Returns a grammar for thinking of any kind, its end token, and then what `grammar` describes.
 
-    Raises InvalidArgument for Lark: its rules cannot be put inside another grammar's.
+    Raises InvalidArgument for what is wrong, and for Lark: its rules cannot be put inside another grammar's.
     """
     if grammar.language == "lark":
         raise InvalidArgument(
             "a Lark grammar holds from the first token: turn the thinking off", field="options.grammar.lark"
         )
-    if grammar.language == "json_schema":
-        answer = json_rule(json.loads(grammar.text), whitespace_flexible=False)
-    else:
-        answer = f"/{regex_to_lark(grammar.text)}/"
+    field = f"options.grammar.{grammar.language}"
+    if not grammar.text.strip():
+        raise InvalidArgument("is empty", field=field)
+    try:
+        if grammar.language == "json_schema":
+            answer = json_rule(json.loads(grammar.text), whitespace_flexible=False)
+        else:
+            answer = f"/{regex_to_lark(grammar.text)}/"
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(str(error), field=field) from None
     return _lark(f"start: thinking <[{think_end_id}]> answer", f"thinking: {_ANYTHING}", f"answer: {answer}")
 
 

@@ -3,11 +3,12 @@
 import asyncio
 import json
 import sys
-from collections import OrderedDict
-from datetime import timedelta
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from outrider.params import Grammar
-from outrider.rpc.errors import InvalidArgument, ResourceExhausted
+from outrider.rpc.errors import InvalidArgument
+from services.gateway.places import Places
 
 _MAX_NUM_WAITING = 32
 _MAX_NUM_KNOWN = 256
@@ -16,31 +17,35 @@ _MAX_NUM_KNOWN = 256
 class GrammarChecker:
     """Refuses grammars that do not compile within the limits.
 
-    Compiling cannot be interrupted, so it happens in a process that is killed when it takes too long. One at
-    a time: what compiles slowly delays other grammars, and nothing else.
+    Compiling cannot be interrupted, so it happens in a process that is killed when it takes too long. One
+    request at a time, tenants by turns: what compiles slowly delays other grammars, and nothing else.
     """
 
-    def __init__(self, *, max_num_bytes: int, max_seconds: float) -> None:
+    def __init__(self, *, max_num_bytes: int, max_seconds: float, num_tenants: int = 1) -> None:
         self._max_num_bytes = max_num_bytes
         self._max_seconds = max_seconds
         self._process: asyncio.subprocess.Process | None = None
+        self._places = Places(_MAX_NUM_WAITING, noun="grammars to compile", num_tenants=num_tenants)
         self._lock = asyncio.Lock()
-        self._num_waiting = 0
+        # One of a tenant at a time waits for the process. Bounded by the tenants that have keys.
+        self._tenant_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         # Grammars found good lately, the oldest first.
         self._known: OrderedDict[Grammar, None] = OrderedDict()
 
-    async def check(self, grammar: Grammar, *, field: str) -> None:
-        """Raises InvalidArgument naming `field` for a grammar that is too large, too slow or wrong."""
-        if len(grammar.text.encode()) > self._max_num_bytes:
-            raise InvalidArgument(f"longer than {self._max_num_bytes} bytes", field=field)
-        if grammar in self._known:
-            self._known.move_to_end(grammar)
-            return
-        if error := await self._ask_in_turn(grammar, field):
-            raise InvalidArgument(error, field=field)
-        self._known[grammar] = None
-        if len(self._known) > _MAX_NUM_KNOWN:
-            self._known.popitem(last=False)
+    async def check(self, grammars: Mapping[str, Grammar], *, tenant: str) -> None:
+        """Raises InvalidArgument naming the field of the first that is too large, too slow or wrong.
+
+        All grammars of a request share one time limit.
+        """
+        for field, grammar in grammars.items():
+            if len(grammar.text.encode()) > self._max_num_bytes:
+                raise InvalidArgument(f"longer than {self._max_num_bytes} bytes", field=field)
+        unknown = {field: grammar for field, grammar in grammars.items() if grammar not in self._known}
+        if unknown:
+            with self._places.one(tenant):
+                async with self._tenant_locks[tenant], self._lock:
+                    await self._ask(unknown)
+        self._remember(grammars.values())
 
     async def close(self) -> None:
         """Ends the process."""
@@ -49,26 +54,29 @@ class GrammarChecker:
             process.kill()
             await process.wait()
 
-    async def _ask_in_turn(self, grammar: Grammar, field: str) -> str:
-        if self._num_waiting >= _MAX_NUM_WAITING:
-            raise ResourceExhausted("too many grammars to compile", retry_delay=timedelta(seconds=1))
-        self._num_waiting += 1
-        try:
-            async with self._lock:
-                return await self._ask(grammar, field)
-        finally:
-            self._num_waiting -= 1
+    def _remember(self, grammars: Iterable[Grammar]) -> None:
+        for grammar in grammars:
+            self._known[grammar] = None
+            self._known.move_to_end(grammar)
+        while len(self._known) > _MAX_NUM_KNOWN:
+            self._known.popitem(last=False)
 
-    async def _ask(self, grammar: Grammar, field: str) -> str:
-        """Returns the error, or nothing."""
-        answered = False
+    async def _ask(self, grammars: Mapping[str, Grammar]) -> None:
+        """Raises what `check` raises. The process answers a line for each grammar up to the first error."""
+        field, answered = next(iter(grammars)), False
         try:
             async with asyncio.timeout(self._max_seconds):
-                answer = await self._exchange(grammar)
-            answered = bool(answer)
-            return json.loads(answer)["error"] if answer else "too large to compile"
+                answers = await self._write(list(grammars.values()))
+                for field in grammars:
+                    # A line of JSON, or nothing if the process ran out of memory.
+                    answer = await answers.readline()
+                    error = json.loads(answer)["error"] if answer else "too large to compile"
+                    if error:
+                        answered = bool(answer)
+                        raise InvalidArgument(error, field=field)
+            answered = True
         except ConnectionError:
-            return "too large to compile"
+            raise InvalidArgument("too large to compile", field=field) from None
         except TimeoutError:
             raise InvalidArgument(f"does not compile within {self._max_seconds:g} s", field=field) from None
         finally:
@@ -76,8 +84,7 @@ class GrammarChecker:
             if not answered:
                 await self.close()
 
-    async def _exchange(self, grammar: Grammar) -> bytes:
-        """Returns a line of JSON, or nothing if the process ran out of memory."""
+    async def _write(self, grammars: Sequence[Grammar]) -> asyncio.StreamReader:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -89,6 +96,7 @@ class GrammarChecker:
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([grammar.language, grammar.text]).encode() + b"\n")
+        asked = [[grammar.language, grammar.text] for grammar in grammars]
+        self._process.stdin.write(json.dumps(asked).encode() + b"\n")
         await self._process.stdin.drain()
-        return await self._process.stdout.readline()
+        return self._process.stdout

@@ -1,4 +1,7 @@
-"""The process that compiles grammars: in comes a line of JSON, [language, text], and out goes {"error"}."""
+"""The process that compiles grammars: in comes a line of JSON, [[language, text], ...].
+
+Out goes a line {"error"} for each, up to the first that has one.
+"""
 
 import json
 import resource
@@ -30,9 +33,12 @@ def main() -> None:
     """Answers until the input ends."""
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_ADDRESS_SPACE, _MAX_ADDRESS_SPACE))
     for line in sys.stdin.buffer:
-        error = compile_error(*json.loads(line))[:_MAX_ERROR_LENGTH]
-        sys.stdout.write(json.dumps({"error": error}) + "\n")
-        sys.stdout.flush()
+        for language, text in json.loads(line):
+            error = compile_error(language, text)[:_MAX_ERROR_LENGTH]
+            sys.stdout.write(json.dumps({"error": error}) + "\n")
+            sys.stdout.flush()
+            if error:
+                break
 
 
 if __name__ == "__main__":

@@ -35,6 +35,18 @@ class Resume:
     token_ids: tuple[int, ...]
     seed: int
     request_id: str
+    # Empty: any.
+    numerics_id: str
+
+    @classmethod
+    def from_proto(cls, message: pb.Resume) -> Self:
+        """Reads a message."""
+        return cls(
+            token_ids=tuple(message.token_ids),
+            seed=message.seed,
+            request_id=message.request_id,
+            numerics_id=message.numerics_id,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +67,7 @@ class Options:
     @classmethod
     def from_proto(cls, message: pb.GenerationOptions) -> Self:
         """Reads a message."""
-        language, resume, speculation = (
-            message.grammar.WhichOneof("language"),
-            message.resume,
-            message.speculation,
-        )
+        language, speculation = message.grammar.WhichOneof("language"), message.speculation
         return cls(
             sampling=message.sampling,
             seed=message.seed if message.HasField("seed") else None,
@@ -73,9 +81,7 @@ class Options:
                 if speculation.HasField("max_draft_tokens")
                 else None,
             ),
-            resume=Resume(token_ids=tuple(resume.token_ids), seed=resume.seed, request_id=resume.request_id)
-            if message.HasField("resume")
-            else None,
+            resume=Resume.from_proto(message.resume) if message.HasField("resume") else None,
             request_id=message.request_id,
             priority=message.priority,
         )
@@ -139,9 +145,11 @@ class ChatRequest:
         if not message.messages:
             raise InvalidArgument("is empty", field="messages")
         tools = tuple(Tool.from_proto(tool, f"tools[{i}]") for i, tool in enumerate(message.tools))
+        seen: set[str] = set()
         for i, tool in enumerate(tools):
-            if tool.name in {earlier.name for earlier in tools[:i]}:
+            if tool.name in seen:
                 raise InvalidArgument(f"names {tool.name!r} twice", field=f"tools[{i}].name")
+            seen.add(tool.name)
         return cls(
             model=message.model,
             messages=[_turn(turn, f"messages[{i}]") for i, turn in enumerate(message.messages)],

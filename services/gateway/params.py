@@ -2,7 +2,8 @@
 
 import dataclasses
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from outrider.params import ReasoningLimit, SamplingParams
 from outrider.rpc.errors import InvalidArgument
@@ -27,8 +28,9 @@ def resolve_sampling(
 
     Raises InvalidArgument naming the field that is out of range.
     """
-    wished = SamplingParams.from_proto(message, defaults)
-    _check(wished, vocab_size)
+    with _naming("options.sampling.bad_words"):
+        wished = SamplingParams.from_proto(message, defaults)
+        wished.check(vocab_size=vocab_size)
     end_token_ids = () if wished.ignore_eos else end_token_ids
     resolved = dataclasses.replace(
         wished,
@@ -36,15 +38,19 @@ def resolve_sampling(
         stop_token_ids=tuple(dict.fromkeys((*wished.stop_token_ids, *end_token_ids))),
         max_tokens=min(wished.max_tokens or num_tokens_left, num_tokens_left),
     )
-    _check(resolved, vocab_size)
+    with _naming("options.bad_words"):
+        resolved.check(vocab_size=vocab_size)
     return resolved
 
 
-def _check(sampling: SamplingParams, vocab_size: int) -> None:
+@contextmanager
+def _naming(bad_words: str) -> Iterator[None]:
+    """Names fields as the client knows them; `bad_words` is where these came from."""
     try:
-        sampling.check(vocab_size=vocab_size)
+        yield
     except InvalidArgument as error:
-        raise InvalidArgument(error.message, field=f"options.{error.field}") from None
+        field = bad_words if error.field == "sampling.bad_words" else f"options.{error.field}"
+        raise InvalidArgument(error.message, field=field) from None
 
 
 def resolve_seed(options: Options) -> int:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from outrider.params import Grammar, SequenceParams
-from outrider.rpc.errors import InvalidArgument, NotFound
+from outrider.rpc.errors import InvalidArgument, NotFound, Unimplemented
 from services.gateway.auth import Tenant
-from services.gateway.bounds import MAX_REQUEST_ID_LENGTH, check_options, check_resumed, check_token_ids
+from services.gateway.bounds import MAX_REQUEST_ID_LENGTH, check_resumed, check_token_ids
 from services.gateway.config import Limits
 from services.gateway.grammar import after_thinking, tool_call_grammar, tool_rule
 from services.gateway.grammar_checker import GrammarChecker
@@ -109,8 +109,6 @@ class RequestReader:
 
     async def read_chat(self, asked: ChatRequest, caller: Caller, group: Group) -> Request:
         """Resolves a conversation: its output is thinking, an answer and tool calls."""
-        if len(asked.tools) > self._limits.max_tools:
-            raise InvalidArgument(f"has more than {self._limits.max_tools} tools", field="tools")
         self._model.template.check_options(asked.template_options, thinking=asked.thinking)
         prompt = _Prompt(
             # Rendering and tokenizing a long conversation takes too long for the event loop.
@@ -139,9 +137,8 @@ class RequestReader:
             raise InvalidArgument(f"longer than {limit} characters", field=field)
 
     async def _read(self, prompt: _Prompt, options: Options, caller: Caller, group: Group) -> Request:
-        check_options(options, self._limits)
         thinking = opens_thinking(prompt.token_ids, self._model.tokenizer, self._model.marks)
-        params = await self._read_params(prompt, options, group, thinking=thinking)
+        params = await self._read_params(prompt, options, caller, group, thinking=thinking)
         sampling = params.sampling
         resumed = options.resume.token_ids if options.resume else ()
         check_resumed(resumed, vocab_size=group.vocab_size, max_tokens=sampling.max_tokens or 0)
@@ -171,12 +168,14 @@ class RequestReader:
         )
 
     async def _read_params(
-        self, prompt: _Prompt, options: Options, group: Group, *, thinking: bool
+        self, prompt: _Prompt, options: Options, caller: Caller, group: Group, *, thinking: bool
     ) -> SequenceParams:
         sampling = resolve_sampling(
             options.sampling,
             defaults=self._defaults,
-            bad_words=tokenize_bad_words(options.bad_words, self._model.tokenizer),
+            bad_words=await asyncio.to_thread(tokenize_bad_words, options.bad_words, self._model.tokenizer)
+            if options.bad_words
+            else (),
             end_token_ids=prompt.end_token_ids,
             num_tokens_left=self._num_tokens_left(prompt, group),
             vocab_size=group.vocab_size,
@@ -189,7 +188,7 @@ class RequestReader:
                 sampling, thinking=thinking, think_end_id=self._think_end_id
             ),
             grammar=await self._read_grammar(
-                options.grammar, prompt, thinking=thinking and bool(prompt.marks)
+                options.grammar, prompt, caller.tenant.name, thinking=thinking and bool(prompt.marks)
             ),
         )
 
@@ -201,27 +200,29 @@ class RequestReader:
         return group.max_model_len - num_tokens
 
     async def _read_grammar(
-        self, grammar: Grammar | None, prompt: _Prompt, *, thinking: bool
+        self, grammar: Grammar | None, prompt: _Prompt, tenant: str, *, thinking: bool
     ) -> Grammar | None:
         """Returns what the whole output must conform to: the client's grammar goes before the tools'."""
         if grammar is None:
-            return await self._read_tools(prompt, thinking=thinking)
+            return await self._read_tools(prompt, tenant, thinking=thinking)
+        if not self._model.takes_grammars:
+            raise Unimplemented("the model's tokenizer takes no grammars", field="options.grammar")
         field = f"options.grammar.{grammar.language}"
-        await self._checker.check(grammar, field=field)
-        if not thinking or self._think_end_id is None:
-            return grammar
-        wrapped = after_thinking(grammar, think_end_id=self._think_end_id)
-        await self._checker.check(wrapped, field=field)
-        return wrapped
+        if thinking and self._think_end_id is not None:
+            # What the grammar itself lacks shows in this one too.
+            grammar = after_thinking(grammar, think_end_id=self._think_end_id)
+        await self._checker.check({field: grammar}, tenant=tenant)
+        return grammar
 
-    async def _read_tools(self, prompt: _Prompt, *, thinking: bool) -> Grammar | None:
+    async def _read_tools(self, prompt: _Prompt, tenant: str, *, thinking: bool) -> Grammar | None:
         if not (prompt.tool_schemas and self._constrains_tools):
             return None
-        for i, schema in enumerate(prompt.tool_schemas.values()):
-            alone = Grammar(language="lark", text=f"start: {tool_rule(schema)}")
-            await self._checker.check(alone, field=f"tools[{i}].parameters_json_schema")
+        schemas = {
+            f"tools[{i}].parameters_json_schema": Grammar(language="lark", text=f"start: {tool_rule(schema)}")
+            for i, schema in enumerate(prompt.tool_schemas.values())
+        }
         grammar = tool_call_grammar(prompt.tool_schemas, self._ids, thinking=thinking)
-        await self._checker.check(grammar, field="tools")
+        await self._checker.check({**schemas, "tools": grammar}, tenant=tenant)
         return grammar
 
 

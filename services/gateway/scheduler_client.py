@@ -4,10 +4,11 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import grpc
 import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from outrider.v1 import load_pb2, scheduler_pb2_grpc
 from outrider.v1 import scheduler_pb2 as pb
@@ -18,6 +19,9 @@ log = structlog.get_logger()
 
 _FIRST_RETRY_SECONDS = 0.1
 _LAST_RETRY_SECONDS = 1.0
+# Far below what a scheduler takes: after a loss all that waits is sent at once.
+_MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+_SERVICE = "outrider.v1.SchedulerService"
 _UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
 
 
@@ -44,8 +48,8 @@ class Group:
 class SchedulerClient:
     """Carries all sequences that this gateway runs on one scheduler.
 
-    `on_opened` is called when the stream is open, `on_lost` with the sequences of a stream that broke, and
-    `on_refused` with a sequence that the scheduler cannot run now: it is shutting down, or has no group.
+    `on_opened` is called when the stream is open, `on_health` when the scheduler's health changes, `on_lost`
+    with the sequences of a stream that broke, and `on_refused` with one that the scheduler cannot run now.
     """
 
     def __init__(
@@ -54,26 +58,32 @@ class SchedulerClient:
         channel: grpc.aio.Channel,
         *,
         on_opened: Callable[["SchedulerClient"], None],
+        on_health: Callable[[], None],
         on_lost: Callable[["SchedulerClient", list[Sequence]], None],
         on_refused: Callable[["SchedulerClient", Sequence], None],
     ) -> None:
         self.address = address
         self.group: Group | None = None
         self.connected = False
-        # On the clock of time.monotonic; None before the first connection.
-        self.connected_until: float | None = None
+        # Not so while it shuts down, or has had no group for longer than its patience: its stream stays open.
+        self.healthy = True
+        # On the clock of time.monotonic; None before it first was.
+        self.able_until: float | None = None
         # Until when it is not asked, because it has just refused.
         self.refuses_until = 0.0
         self.load = load_pb2.Load()
         self._stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
+        self._health: Any = health_pb2_grpc.HealthStub(channel)
         self._on_opened = on_opened
+        self._on_health = on_health
         self._on_lost = on_lost
         self._on_refused = on_refused
         self._sequences: dict[int, Sequence] = {}
         self._ids: dict[Sequence, int] = {}
         self._last_id = 0
-        # What the next message carries. Bounded by the requests in flight.
-        self._outbox = pb.ServeRequest()
+        # The next messages, the last of them still growing. Bounded by the requests in flight.
+        self._outbox = [pb.ServeRequest()]
+        self._num_outbox_bytes = 0
         self._has_mail = asyncio.Event()
 
     @property
@@ -81,13 +91,23 @@ class SchedulerClient:
         """Returns how many sequences this gateway runs on it."""
         return len(self._sequences)
 
+    @property
+    def able(self) -> bool:
+        """Returns whether it can run sequences."""
+        return self.connected and self.healthy
+
     def submit(self, sequence: Sequence) -> None:
         """Runs a sequence from the tokens it has."""
         assert self.connected
         self._last_id += 1
         self._sequences[self._last_id] = sequence
         self._ids[sequence] = self._last_id
-        self._outbox.submits.append(sequence.submission.to_proto(self._last_id, sequence.token_ids))
+        submit = sequence.submission.to_proto(self._last_id, sequence.token_ids)
+        if self._num_outbox_bytes + submit.ByteSize() > _MAX_MESSAGE_BYTES:
+            self._outbox.append(pb.ServeRequest())
+            self._num_outbox_bytes = 0
+        self._outbox[-1].submits.append(submit)
+        self._num_outbox_bytes += submit.ByteSize()
         self._has_mail.set()
 
     def abort(self, sequence: Sequence) -> None:
@@ -95,7 +115,7 @@ class SchedulerClient:
         sequence_id = self._ids.pop(sequence, None)
         if sequence_id is not None:
             del self._sequences[sequence_id]
-            self._outbox.aborts.add(sequence_id=sequence_id)
+            self._outbox[-1].aborts.add(sequence_id=sequence_id)
             self._has_mail.set()
 
     async def run(self) -> None:
@@ -111,12 +131,14 @@ class SchedulerClient:
     async def _serve(self) -> str:
         """Reads one stream until it breaks; returns why it did."""
         call, reason = self._stub.Serve(), "the scheduler ended the stream"
+        self.healthy = True
         try:
             async with asyncio.TaskGroup() as tasks:
-                writer = tasks.create_task(self._write(call))
+                others = [tasks.create_task(self._write(call)), tasks.create_task(self._watch())]
                 async for response in call:
                     self._receive(response)
-                writer.cancel()
+                for task in others:
+                    task.cancel()
         except* (grpc.aio.AioRpcError, asyncio.InvalidStateError) as errors:
             reason = _reason(errors.exceptions[0])
         finally:
@@ -127,8 +149,20 @@ class SchedulerClient:
         while True:
             await self._has_mail.wait()
             self._has_mail.clear()
-            message, self._outbox = self._outbox, pb.ServeRequest()
-            await call.write(message)
+            for message in self._take_outbox():
+                await call.write(message)
+
+    def _take_outbox(self) -> list[pb.ServeRequest]:
+        messages, self._outbox, self._num_outbox_bytes = self._outbox, [pb.ServeRequest()], 0
+        return messages
+
+    async def _watch(self) -> None:
+        request = health_pb2.HealthCheckRequest(service=_SERVICE)
+        async for response in self._health.Watch(request):
+            if self.able:
+                self.able_until = time.monotonic()
+            self.healthy = response.status == health_pb2.HealthCheckResponse.SERVING
+            self._on_health()
 
     def _receive(self, response: pb.ServeResponse) -> None:
         if response.HasField("opened"):
@@ -154,17 +188,19 @@ class SchedulerClient:
         log.info(
             "scheduler_connected", address=self.address, model=group.model, numerics_id=group.numerics_id
         )
-        self.group, self.connected, self.connected_until = group, True, time.monotonic()
+        self.group, self.connected = group, True
         self.refuses_until = 0.0
         self._on_opened(self)
 
     def _lose(self, reason: str) -> None:
         lost = list(self._sequences.values())
         log.warning("scheduler_lost", address=self.address, reason=reason, num_sequences=len(lost))
-        self.connected, self.connected_until = False, time.monotonic()
+        if self.able:
+            self.able_until = time.monotonic()
+        self.connected = False
         self._sequences.clear()
         self._ids.clear()
-        self._outbox = pb.ServeRequest()
+        self._take_outbox()
         self._on_lost(self, lost)
 
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 import structlog
 
 from outrider.rpc.channel import ChannelTls, connect
-from outrider.rpc.errors import ResourceExhausted, Unavailable
+from outrider.rpc.errors import Unavailable
 from services.gateway.scheduler_client import SchedulerClient
 from services.gateway.sequence import Sequence, Submission, numerics_changed
 
@@ -33,18 +33,21 @@ class Schedulers:
         *,
         model: str,
         tls: ChannelTls | None = None,
-        max_num_requests: int,
         on_serving: Callable[[bool], None],
         grace_seconds: float,
     ) -> None:
         self._model = model
-        self._max_num_requests = max_num_requests
         self._on_serving = on_serving
         self._grace_seconds = grace_seconds
         self._channels = [connect(address, tls) for address in addresses]
         self.clients = [
             SchedulerClient(
-                address, channel, on_opened=self._opened, on_lost=self._lost, on_refused=self._refused
+                address,
+                channel,
+                on_opened=self._opened,
+                on_health=self._sweep,
+                on_lost=self._lost,
+                on_refused=self._refused,
             )
             for address, channel in zip(addresses, self._channels, strict=True)
         ]
@@ -67,35 +70,40 @@ class Schedulers:
 
     @property
     def serving(self) -> bool:
-        """Returns whether a scheduler is connected, or was lost so lately that it may come back."""
+        """Returns whether a scheduler is able, or was so lately that it may be again."""
         since = time.monotonic() - self._grace_seconds
         return any(
-            client.connected or (client.connected_until or 0) > since
+            client.able or (client.able_until or 0) > since
             for client in self.clients
             if self._has_model(client)
         )
 
-    async def choose(self) -> SchedulerClient:
-        """Returns the scheduler with the least to do; waits for lost ones to come back.
+    async def choose(self, numerics_id: str = "") -> SchedulerClient:
+        """Returns the scheduler with the least to do; its group has the numerics id, if one is given.
 
-        Raises Unavailable if there is none.
+        Waits for lost ones to come back; raises Unavailable if there is none.
         """
         deadline = time.monotonic() + self._grace_seconds
-        while not (usable := [client for client in self.clients if self._is_usable(client)]):
+        while not (usable := list(self._usable(numerics_id))):
             if not self.serving or time.monotonic() > deadline:
+                wanted = repr(self._model) + (f" and numerics id {numerics_id}" if numerics_id else "")
                 raise Unavailable(
-                    f"no scheduler with {self._model!r} is connected", retry_delay=timedelta(seconds=1)
+                    f"no scheduler with {wanted} is connected", retry_delay=timedelta(seconds=1)
                 )
             await self._changed.wait()
         return min(usable, key=_num_requests)
+
+    def _usable(self, numerics_id: str) -> Iterator[SchedulerClient]:
+        for client in self.clients:
+            group = client.group
+            if self._is_usable(client) and group and numerics_id in ("", group.numerics_id):
+                yield client
 
     @contextmanager
     def running(
         self, submission: Submission, client: SchedulerClient, *, numerics_id: str
     ) -> Iterator[Sequence]:
         """Runs a sequence and aborts it on leaving, in whatever state it is."""
-        if len(self._running) >= self._max_num_requests and not submission.resumed_token_ids:
-            raise ResourceExhausted("too many requests in flight", retry_delay=timedelta(seconds=1))
         sequence = Sequence(submission, numerics_id=numerics_id)
         self._running[sequence] = client
         try:
@@ -109,11 +117,15 @@ class Schedulers:
         return client.group is not None and client.group.model == self._model
 
     def _is_usable(self, client: SchedulerClient) -> bool:
-        return client.connected and self._has_model(client) and client.refuses_until < time.monotonic()
+        return client.able and self._has_model(client) and client.refuses_until < time.monotonic()
 
     def _fits(self, sequence: Sequence, client: SchedulerClient) -> bool:
-        usable, group = self._is_usable(client), client.group
-        return usable and group is not None and group.numerics_id == sequence.numerics_id
+        if not self._is_usable(client):
+            return False
+        group, submission = client.group, sequence.submission
+        assert group is not None
+        num_tokens = len(submission.prompt_token_ids) + submission.max_tokens
+        return group.numerics_id == sequence.numerics_id and group.max_model_len >= num_tokens
 
     def _place(self, sequence: Sequence) -> None:
         """Submits a sequence where it was meant to run, else elsewhere, else lets it wait."""
@@ -136,7 +148,7 @@ class Schedulers:
         for sequence in list(self._waiting):
             if self._fits(sequence, client):
                 self._place(sequence)
-            elif self._running[sequence] is client:
+            elif self._running[sequence] is client and group.numerics_id != sequence.numerics_id:
                 del self._waiting[sequence]
                 sequence.fail(numerics_changed(sequence, group.numerics_id))
         self._notify()
@@ -155,10 +167,11 @@ class Schedulers:
     async def _sweep_forever(self) -> None:
         while True:
             await asyncio.sleep(min(_SWEEP_SECONDS, self._grace_seconds / 2))
-            self._sweep(time.monotonic())
+            self._sweep()
 
-    def _sweep(self, now: float) -> None:
+    def _sweep(self) -> None:
         """Runs what waits for a scheduler that had refused, and ends what has had none for too long."""
+        now = time.monotonic()
         for sequence in list(self._waiting):
             if now - (sequence.stalled_since or now) > self._grace_seconds:
                 del self._waiting[sequence]

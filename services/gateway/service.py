@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 import grpc
@@ -17,10 +17,12 @@ from outrider.v1 import gateway_pb2_grpc
 from services.gateway import metrics
 from services.gateway.answer import answer
 from services.gateway.auth import Keys
-from services.gateway.config import Config
+from services.gateway.bounds import check_chat, check_generate
+from services.gateway.config import Config, Limits
 from services.gateway.events import Delta, Event, Started
 from services.gateway.grammar_checker import GrammarChecker
-from services.gateway.messages import ChatRequest, GenerateRequest
+from services.gateway.messages import ChatRequest, GenerateRequest, Options
+from services.gateway.places import Places
 from services.gateway.requests import Caller, RequestReader
 from services.gateway.scheduler_client import Group, SchedulerClient
 from services.gateway.schedulers import Schedulers
@@ -40,22 +42,28 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         reader: RequestReader,
         schedulers: Schedulers,
         model: str,
+        limits: Limits,
         unread_seconds: float,
     ) -> None:
         self._keys = keys
         self._reader = reader
         self._schedulers = schedulers
         self._model = model
+        self._limits = limits
+        num, num_tenants = limits.max_num_requests, keys.num_tenants
+        self._places = Places(num, noun="requests in flight", num_tenants=num_tenants)
+        # One gateway takes over all that another had: what was accepted is not refused for load.
+        self._resumed_places = Places(num, noun="resumed requests in flight", num_tenants=num_tenants)
         self._unread_seconds = unread_seconds
 
     async def Generate(  # noqa: N802 # type: ignore[override]
         self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> None:
         """Continues a prompt."""
-        with metrics.count_request("Generate"):
-            caller = self._caller(context)
+        with metrics.count_request("Generate"), self._admitted(request.options, context) as caller:
+            check_generate(request, self._limits)
             asked = GenerateRequest.from_proto(request)
-            client, group = await self._choose(asked.model)
+            client, group = await self._choose(asked.model, asked.options)
             resolved = await self._reader.read_generate(asked, caller, group)
             await self._send(pb.GenerateResponse, answer(resolved, self._schedulers, client), context)
 
@@ -63,10 +71,10 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         self, request: pb.ChatRequest, context: grpc.aio.ServicerContext
     ) -> None:
         """Answers a conversation."""
-        with metrics.count_request("Chat"):
-            caller = self._caller(context)
+        with metrics.count_request("Chat"), self._admitted(request.options, context) as caller:
+            check_chat(request, self._limits)
             asked = ChatRequest.from_proto(request)
-            client, group = await self._choose(asked.model)
+            client, group = await self._choose(asked.model, asked.options)
             resolved = await self._reader.read_chat(asked, caller, group)
             await self._send(pb.ChatResponse, answer(resolved, self._schedulers, client), context)
 
@@ -118,9 +126,17 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             traceparent=traceparent_of(trace.get_current_span()),
         )
 
-    async def _choose(self, model: str) -> tuple[SchedulerClient, Group]:
+    @contextmanager
+    def _admitted(self, options: pb.GenerationOptions, context: grpc.aio.ServicerContext) -> Iterator[Caller]:
+        """Holds a place from before the request is read until it has ended."""
+        caller = self._caller(context)
+        places = self._resumed_places if options.resume.token_ids else self._places
+        with places.one(caller.tenant.name):
+            yield caller
+
+    async def _choose(self, model: str, options: Options) -> tuple[SchedulerClient, Group]:
         self._reader.check_model(model)
-        client = await self._schedulers.choose()
+        client = await self._schedulers.choose(options.resume.numerics_id if options.resume else "")
         assert client.group is not None
         return client, client.group
 
@@ -147,7 +163,9 @@ async def serve(config: Config, *, on_started: Callable[[RpcServer], None] = lam
     model = await asyncio.to_thread(TextModel.load, config.model_dir, name=config.name)
     keys = Keys.load(config.keys_file)
     checker = GrammarChecker(
-        max_num_bytes=config.limits.max_grammar_bytes, max_seconds=config.limits.grammar_seconds
+        max_num_bytes=config.limits.max_grammar_bytes,
+        max_seconds=config.limits.grammar_seconds,
+        num_tenants=keys.num_tenants,
     )
     reader = RequestReader(
         model,
@@ -163,7 +181,6 @@ async def serve(config: Config, *, on_started: Callable[[RpcServer], None] = lam
         config.schedulers,
         model=config.name,
         tls=config.tls,
-        max_num_requests=config.limits.max_num_requests,
         on_serving=server.set_serving,
         grace_seconds=config.grace_seconds,
     )
@@ -172,6 +189,7 @@ async def serve(config: Config, *, on_started: Callable[[RpcServer], None] = lam
         reader=reader,
         schedulers=schedulers,
         model=config.name,
+        limits=config.limits,
         unread_seconds=config.unread_seconds,
     )
     try:

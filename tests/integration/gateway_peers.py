@@ -46,6 +46,10 @@ class PlannedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.flowing.set()
         self.pause_after = 0
         self.changed = asyncio.Condition()
+        # Submits of each message that brought any.
+        self.message_sizes: list[int] = []
+        # Says whether it has a group; known once it runs.
+        self.set_serving: Callable[[bool], None] = lambda serving: None
         self._streams: set[asyncio.Queue] = set()
 
     async def Serve(self, request_iterator, context) -> AsyncIterator[pb.ServeResponse]:  # noqa: N802
@@ -83,6 +87,8 @@ class PlannedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         running: dict[int, asyncio.Task] = {}
         try:
             async for request in requests:
+                if request.submits:
+                    self.message_sizes.append(len(request.submits))
                 for submit in request.submits:
                     self.submits.append(submit)
                     running[submit.sequence_id] = asyncio.create_task(self._run(submit, responses))
@@ -138,6 +144,8 @@ async def running_scheduler(scheduler: PlannedScheduler, port: int = 0) -> Async
     async with RpcServer(listen, service="outrider.v1.SchedulerService") as server:
         scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(scheduler, server.grpc)
         await server.start()
+        scheduler.set_serving = server.set_serving
+        server.set_serving(True)
         yield f"127.0.0.1:{server.grpc_port}"
 
 

@@ -41,7 +41,7 @@ async def scheduler():
 
 @pytest.fixture
 async def gateway(scheduler):
-    limits = Limits(max_stop_strings=2, max_tools=3, max_grammar_bytes=200)
+    limits = Limits(max_stop_strings=2, max_tools=3, max_messages=16, max_grammar_bytes=600)
     async with running_scheduler(scheduler) as address, running_gateway(address, limits=limits) as running:
         yield running
 
@@ -109,7 +109,23 @@ CASES: dict[str, tuple[Callable, str]] = {
     "too many stop strings": (lambda: chat(options=options(stop=["a", "b", "c"])), "options.stop"),
     "an empty stop string": (lambda: chat(options=options(stop=["a", ""])), "options.stop[1]"),
     "a long stop string": (lambda: chat(options=options(stop=["a" * 300])), "options.stop[0]"),
-    "an empty bad word": (lambda: chat(options=options(bad_words=[""])), "options.bad_words"),
+    "an empty bad word": (lambda: chat(options=options(bad_words=["a", ""])), "options.bad_words[1]"),
+    "a long bad word": (lambda: chat(options=options(bad_words=["a" * 257])), "options.bad_words[0]"),
+    "a bad word of many tokens": (lambda: chat(options=options(bad_words=["1" * 99])), "options.bad_words"),
+    "too many bad words": (lambda: chat(options=options(bad_words=["a"] * 257)), "options.bad_words"),
+    "a bad word of many token ids": (
+        lambda: sampled(bad_words=[ids(ids=[1] * 33)]),
+        "options.sampling.bad_words",
+    ),
+    "too many bad token sequences": (
+        lambda: sampled(bad_words=[ids(ids=[1])] * 257),
+        "options.sampling.bad_words",
+    ),
+    "too many biases": (
+        lambda: sampled(logit_bias=dict.fromkeys(range(1025), 1)),
+        "options.sampling.logit_bias",
+    ),
+    "too many stop tokens": (lambda: sampled(stop_token_ids=[1] * 65), "options.sampling.stop_token_ids"),
     "a long request id": (lambda: chat(options=options(request_id="r" * 200)), "options.request_id"),
     "an unknown template option": (lambda: template_options(budget=1), "template_options.budget"),
     "a template variable of the gateway": (lambda: template_options(messages=1), "template_options.messages"),
@@ -126,7 +142,11 @@ CASES: dict[str, tuple[Callable, str]] = {
         lambda: chat(tools=[tool(), tool('{"properties": {"a": {"type": "x"}}}', "g")]),
         "tools[1].parameters_json_schema",
     ),
-    "too many tools": (lambda: chat(tools=[tool(name=f"f{i}") for i in range(4)]), "tools"),
+    "too many tools, equal ones": (lambda: chat(tools=[tool()] * 4), "tools"),
+    "a long schema": (lambda: chat(tools=[tool(" " * 700)]), "tools[0].parameters_json_schema"),
+    "too many turns": (lambda: gw.ChatRequest(messages=[gw.ChatMessage()] * 17), "messages"),
+    "too many tool calls": (lambda: turn(tool_calls=[gw.ToolCall()] * 17), "messages"),
+    "large template options": (lambda: template_options(budget="1" * 2**16), "template_options"),
     "an invalid regex": (lambda: chat(options=options(grammar=grammar(regex="("))), "options.grammar.regex"),
     "an invalid JSON schema": (
         lambda: chat(options=options(grammar=grammar(json_schema='{"type": "x"}'))),
@@ -137,7 +157,7 @@ CASES: dict[str, tuple[Callable, str]] = {
         "options.grammar.lark",
     ),
     "a long grammar": (
-        lambda: chat(options=options(grammar=grammar(regex="a" * 300))),
+        lambda: chat(options=options(grammar=grammar(regex="a" * 700))),
         "options.grammar.regex",
     ),
     "resumed ids out of range": (lambda: resumed(5, 800), "options.resume.token_ids[1]"),
@@ -145,6 +165,7 @@ CASES: dict[str, tuple[Callable, str]] = {
         lambda: resumed(5, 6, sampling=sampling_pb2.SamplingParams(max_tokens=1)),
         "options.resume.token_ids",
     ),
+    "resumed far beyond, ids out of range": (lambda: resumed(*[800] * 600), "options.resume.token_ids"),
     "resumed beyond the end": (lambda: resumed(*text_tokens("a"), 5), "options.resume.token_ids"),
     "resumed under another seed": (lambda: resumed(5, seed=2), "options.seed"),
 }

@@ -10,6 +10,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from outrider.v1 import gateway_pb2 as gw
 from outrider.v1 import gateway_pb2_grpc
 from outrider.v1 import scheduler_pb2 as pb
+from services.gateway.config import Limits
 from tests.integration.gateway_peers import (
     Answer,
     PlannedScheduler,
@@ -85,6 +86,95 @@ async def test_an_answer_moves_to_another_scheduler_with_the_same_numerics():
             lost.break_streams()
         assert answer.token_ids == text_tokens(ANSWER)
     assert (len(lost.submits), len(other.submits)) == (1, 1)
+
+
+async def test_an_answer_does_not_move_to_where_it_has_no_room():
+    lost, other = paused(), planned()
+    other.max_model_len = 64
+    async with (
+        running_scheduler(other) as other_address,
+        running_scheduler(lost) as address,
+        running_gateway(address, other_address) as gateway,
+    ):
+        await gateway.until_connected([True, True])
+        answer, call = Answer(), gateway.stub.Chat(chat())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(read(call, answer))
+            await until_read(answer, 8)
+            lost.break_streams()
+            await lost.until(lambda: len(lost.submits) == 2)
+            lost.flowing.set()
+        assert answer.token_ids == text_tokens(ANSWER)
+    assert other.submits == []
+
+
+async def test_what_waits_for_a_scheduler_is_sent_in_messages_of_a_bounded_size(monkeypatch):
+    scheduler = paused()
+    async with running_scheduler(scheduler) as address, running_gateway(address) as gateway:
+        asking = [asyncio.create_task(collect(gateway.stub.Chat(chat()))) for _ in range(5)]
+        await scheduler.until(lambda: len(scheduler.submits) == 5)
+        monkeypatch.setattr(
+            "services.gateway.scheduler_client._MAX_MESSAGE_BYTES", 2 * scheduler.submits[0].ByteSize() + 90
+        )
+        scheduler.message_sizes.clear()
+        scheduler.break_streams()
+        await scheduler.until(lambda: len(scheduler.submits) == 10)
+        scheduler.flowing.set()
+        for answer in asking:
+            assert (await answer).token_ids == text_tokens(ANSWER)
+    assert scheduler.message_sizes == [2, 2, 1]
+
+
+def resumed(numerics_id: str) -> gw.ChatRequest:
+    known = text_tokens(ANSWER)[:4]
+    resume = gw.Resume(token_ids=known, seed=1, request_id="r", numerics_id=numerics_id)
+    return chat(options=gw.GenerationOptions(resume=resume))
+
+
+async def test_a_resumed_answer_goes_on_only_under_its_own_arithmetic():
+    first, second = planned(), planned()
+    second.numerics_id = "n2"
+    async with (
+        running_scheduler(first) as first_address,
+        running_scheduler(second) as second_address,
+        running_gateway(first_address, second_address, grace_seconds=1.0) as gateway,
+    ):
+        await gateway.until_connected([True, True])
+        for numerics_id in ("n1", "n2"):
+            answer = await collect(gateway.stub.Chat(resumed(numerics_id)))
+            assert answer.started.numerics_id == numerics_id
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await collect(gateway.stub.Chat(resumed("n3")))
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert (len(first.submits), len(second.submits)) == (1, 1)
+
+
+async def test_health_follows_schedulers_that_are_connected_but_have_no_group():
+    scheduler = planned()
+    async with (
+        running_scheduler(scheduler) as address,
+        running_gateway(address, grace_seconds=1.0) as gateway,
+    ):
+        scheduler.set_serving(False)
+        await gateway.until_health(HealthCheckResponse.NOT_SERVING)
+        await gateway.until_connected([True])
+        scheduler.set_serving(True)
+        await gateway.until_health(HealthCheckResponse.SERVING)
+        assert (await collect(gateway.stub.Chat(chat()))).token_ids == text_tokens(ANSWER)
+
+
+async def test_requests_count_while_they_wait_for_a_scheduler():
+    scheduler, limits = planned(), Limits(max_num_requests=1)
+    async with running_scheduler(scheduler) as address, running_gateway(address, limits=limits) as gateway:
+        scheduler.set_serving(False)
+        calls = [gateway.stub.Chat(chat()) for _ in range(2)]
+        asking = [asyncio.create_task(collect(call)) for call in calls]
+        refused, waiting = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+        (error,) = (task.exception() for task in refused)
+        assert isinstance(error, grpc.aio.AioRpcError)
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        scheduler.set_serving(True)
+        assert (await waiting.pop()).token_ids == text_tokens(ANSWER)
 
 
 async def test_other_arithmetic_ends_the_answer_and_says_so():

@@ -56,40 +56,62 @@ def test_grammars_that_do_not_compile_say_why(language, text):
 async def test_wrong_grammars_are_refused_and_right_ones_pass():
     async with checking() as checker:
         with pytest.raises(InvalidArgument) as caught:
-            await checker.check(grammar("a("), field="options.grammar.regex")
-        await checker.check(grammar("a"), field="options.grammar.regex")
+            await checker.check({"options.grammar.regex": grammar("a(")}, tenant="t")
+        await checker.check({"options.grammar.regex": grammar("a")}, tenant="t")
     assert caught.value.field == "options.grammar.regex"
 
 
 async def test_a_long_grammar_is_refused_before_it_is_compiled():
     async with checking(max_num_bytes=3) as checker:
         with pytest.raises(InvalidArgument, match="3 bytes"):
-            await checker.check(grammar("äaa"), field="options.grammar.regex")
+            await checker.check({"options.grammar.regex": grammar("äaa")}, tenant="t")
 
 
 async def test_a_slow_grammar_is_stopped_and_the_next_is_answered():
     async with checking(max_seconds=1e-6) as checker:
         with pytest.raises(InvalidArgument, match="does not compile within"):
-            await checker.check(grammar("b"), field="options.grammar.regex")
+            await checker.check({"options.grammar.regex": grammar("b")}, tenant="t")
         checker._max_seconds = 60.0
         with pytest.raises(InvalidArgument, match="regex"):
-            await checker.check(grammar("a("), field="options.grammar.regex")
+            await checker.check({"options.grammar.regex": grammar("a(")}, tenant="t")
 
 
 async def test_a_client_that_leaves_while_its_grammar_compiles_disturbs_nobody():
     async with checking() as checker:
-        leaving = asyncio.create_task(checker.check(grammar("a("), field="leaving"))
+        leaving = asyncio.create_task(checker.check({"leaving": grammar("a(")}, tenant="t"))
         await asyncio.sleep(0)
         leaving.cancel()
-        await checker.check(grammar("a"), field="staying")
+        await checker.check({"staying": grammar("a")}, tenant="t")
 
 
 async def test_checks_at_the_same_time_get_their_own_answers():
     async with checking() as checker:
         texts = ["a", "b(", "c", "d("]
-        checks = (checker.check(grammar(text), field=text) for text in texts)
+        checks = (checker.check({text: grammar(text)}, tenant="t") for text in texts)
         answers = await asyncio.gather(*checks, return_exceptions=True)
     assert [getattr(answer, "field", None) for answer in answers] == [None, "b(", None, "d("]
+
+
+async def test_the_grammars_of_a_request_are_checked_at_once_and_the_wrong_one_is_named():
+    async with checking() as checker:
+        asked = {text: grammar(text) for text in ("a", "b", "c(", "d(")}
+        with pytest.raises(InvalidArgument) as caught:
+            await checker.check(asked, tenant="t")
+        await checker.check({"e": grammar("e")}, tenant="t")
+    assert caught.value.field == "c("
+
+
+async def test_tenants_have_their_grammars_checked_by_turns():
+    finished = []
+
+    async def check(checker, tenant, text):
+        await checker.check({"f": grammar(text)}, tenant=tenant)
+        finished.append(tenant)
+
+    async with checking() as checker, asyncio.TaskGroup() as tasks:
+        for tenant, text in [*(("greedy", text) for text in "abcdef"), ("modest", "g")]:
+            tasks.create_task(check(checker, tenant, text))
+    assert finished.index("modest") <= 1
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,9 @@ from services.scheduler.load import Speed
 from services.scheduler.sequence import Sequence
 
 MAX_RETRY_SECONDS = 60.0
+# Resumed sequences may wait up to so many times the limits: after a crash there are many, and to refuse one
+# loses work. There is a limit as anybody may call a sequence resumed.
+RESUMED_FACTOR = 4
 
 
 def check_tokens(sequence: Sequence, params: SequenceParams, facts: GroupFacts) -> None:
@@ -42,24 +45,39 @@ def check_tokens(sequence: Sequence, params: SequenceParams, facts: GroupFacts) 
 def check_load(
     sequence: Sequence, timeout: float | None, config: Config, tenants: Tenants, speed: Speed
 ) -> None:
-    """Raises if too many wait already or the deadline cannot be met; a resumed sequence is always let in."""
-    if sequence.num_resumed_tokens:
-        return
-    if (
-        tenants.num_waiting >= config.max_num_waiting
-        or tenants.num_waiting_tokens + sequence.num_tokens > config.max_num_waiting_tokens
-    ):
+    """Raises if too many wait already or the deadline cannot be met; resumed ones have more room."""
+    if _is_full(sequence, config, tenants):
         delay = _seconds_for(tenants.num_waiting_tokens, speed)
         raise ResourceExhausted(
             f"{tenants.num_waiting} requests wait already",
             retry_delay=timedelta(seconds=min(max(delay or 1.0, 1.0), MAX_RETRY_SECONDS)),
         )
+    if sequence.num_resumed_tokens:
+        return
     # Only its own tenant's sequences are certain to go first, and only their known tokens to be computed.
-    delay = _seconds_for(tenants.num_waiting_tokens_of(sequence.tenant) + sequence.num_tokens, speed)
+    delay = _seconds_for(tenants.account(sequence.tenant).num_waiting_tokens + sequence.num_tokens, speed)
     if timeout is not None and delay is not None and delay > timeout:
         raise DeadlineExceeded(
             f"the first token would take {delay:.1f} s, the deadline is in {timeout:.1f} s"
         )
+
+
+def _is_full(sequence: Sequence, config: Config, tenants: Tenants) -> bool:
+    """Returns whether the places are taken, and those that its tenant has a right to as well.
+
+    The places are anybody's while some are free. Then each tenant has a right to its share of as many, so one
+    that was there first keeps none out; all together wait in 1 + 1/2 + 1/3 ... times as many at most.
+    """
+    factor = RESUMED_FACTOR if sequence.num_resumed_tokens else 1.0
+    own = tenants.account(sequence.tenant)
+    return all(
+        num_waiting + 1 > factor * share * config.max_num_waiting
+        or num_tokens + sequence.num_tokens > factor * share * config.max_num_waiting_tokens
+        for num_waiting, num_tokens, share in (
+            (tenants.num_waiting, tenants.num_waiting_tokens, 1.0),
+            (len(own.waiting), own.num_waiting_tokens, tenants.share_of(sequence)),
+        )
+    )
 
 
 def _seconds_for(num_tokens: int, speed: Speed) -> float | None:

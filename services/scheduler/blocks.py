@@ -1,7 +1,7 @@
 """The blocks of a group's KV cache: who holds them, and which hold a prefix worth keeping."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from services.scheduler.eviction import LeastRecentlyUsed
 
@@ -45,6 +45,20 @@ class BlockPool:
     def num_free_blocks_beside(self, block_ids: Iterable[int]) -> int:
         """Returns how many blocks would be free if these were held."""
         return self.num_free_blocks - sum(not self._reference_counts[block_id] for block_id in block_ids)
+
+    def num_free_blocks_as_released(
+        self, block_tables: Iterable[Sequence[int]], block_ids: Iterable[int]
+    ) -> Iterator[int]:
+        """Yields how many blocks would be free beside these once each of the tables is released in turn."""
+        kept, counts = set(block_ids), Counter[int]()
+        num_free = self.num_free_blocks_beside(kept)
+        for table in block_tables:
+            counts.update(table)
+            num_free += sum(
+                counts[block_id] == self._reference_counts[block_id] and block_id not in kept
+                for block_id in table
+            )
+            yield num_free
 
     def share(self, block_ids: Iterable[int]) -> None:
         """Holds published blocks once more."""

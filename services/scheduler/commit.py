@@ -21,7 +21,8 @@ def commit(step: SequenceStep, output: SequenceOutput | None, vocab_size: int) -
     """Counts the computed rows and appends the chosen tokens.
 
     A tenant pays for rows computed for the first time, for drafts and for output; not for what came from the
-    cache or is computed again.
+    cache or is computed again. What a resumed sequence brings along is anybody's word, so it pays for those
+    rows that the cache does not have: few, where it ran before.
     """
     sequence = step.sequence
     chooses, num_charged_before = step.chooses, sequence.num_charged_tokens

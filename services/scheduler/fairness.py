@@ -3,10 +3,14 @@
 A virtual token counter per tenant (Sheng and others, Fairness in Serving Large Language Models, OSDI 2024,
 arXiv 2401.00588): the tenant served least goes first; one that comes back from idleness starts at the minimum
 of the active ones, so that idleness saves nothing up.
+
+The paper's bound rests on short sequences: while one tenant's long ones hold all places or blocks, another
+waits. So running sequences of a tenant that is ahead by more than a chunk make way (`ahead_of`), and such a
+preemption costs no more rows, were all to be computed again, than were served since the one before.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from services.scheduler.sequence import Sequence
@@ -86,11 +90,26 @@ class Tenants:
 
     def served(self, tenant: str) -> float:
         """Returns a tenant's counter; 0 for one without an account."""
-        return self._tenants[tenant].served if tenant in self._tenants else 0.0
+        return self.account(tenant).served
 
-    def num_waiting_tokens_of(self, tenant: str) -> int:
-        """Returns the tokens that wait to be computed for one tenant."""
-        return self._tenants[tenant].num_waiting_tokens if tenant in self._tenants else 0
+    def account(self, tenant: str) -> Tenant:
+        """Returns a tenant's account, an empty one for a tenant that has none."""
+        return self._tenants.get(tenant, Tenant())
+
+    def share_of(self, sequence: Sequence) -> float:
+        """Returns the share, by weight, of the sequence's tenant among those that have sequences."""
+        weights = [
+            tenant.weight
+            for name, tenant in self._tenants.items()
+            if tenant.num_sequences and name != sequence.tenant
+        ]
+        return sequence.tenant_weight / (sequence.tenant_weight + sum(weights))
+
+    def ahead_of(self, sequence: Sequence, running: Iterable[Sequence], num_tokens: int) -> list[Sequence]:
+        """Returns the running sequences of tenants served more than this one's by so much, the last first."""
+        limit = self.served(sequence.tenant) + num_tokens
+        ahead = [other for other in running if self.served(other.tenant) > limit]
+        return sorted(ahead, key=self.rank, reverse=True)
 
     def waiting(self) -> Iterator[Sequence]:
         """Yields every waiting sequence."""

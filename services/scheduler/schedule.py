@@ -47,6 +47,7 @@ class Schedule:
         self._in_flight: Batch | None = None
         self._released_ids: list[int] = []
         self._ended: list[Sequence] = []
+        self._num_served_since_way_made = 0
 
     @property
     def has_work(self) -> bool:
@@ -114,6 +115,7 @@ class Schedule:
         if (suspect := self.suspects.first()) is not None:
             self._schedule_alone(batch, suspect)
         else:
+            self._make_way()
             budget = self._schedule_running(batch, self.max_num_batched_tokens)
             budget = self._schedule_waiting(batch, budget)
             self._schedule_drafts(batch, budget)
@@ -167,6 +169,29 @@ class Schedule:
             self._preempt(max(self.running.values(), key=self.tenants.rank))
         self._compute(batch, sequence, self.max_num_batched_tokens)
 
+    def _make_way(self) -> None:
+        """Preempts for a waiting sequence whose tenant fell behind, if it can run then and it is not too soon."""
+        first = self.tenants.first()
+        ahead = (
+            self.tenants.ahead_of(first, self.running.values(), self.limits.prefill_chunk) if first else []
+        )
+        if first is None or not ahead:
+            return
+        cached, num_lacking = self._match(first)
+        if self._has_place(num_lacking, len(self.running), self.blocks.num_free_blocks_beside(cached)):
+            return
+        tables = [sequence.block_table for sequence in ahead]
+        num_tokens = 0
+        for count, num_free in enumerate(self.blocks.num_free_blocks_as_released(tables, cached), 1):
+            num_tokens += ahead[count - 1].num_tokens
+            if num_tokens > self._num_served_since_way_made:
+                return
+            if self._has_place(num_lacking, len(self.running) - count, num_free):
+                for sequence in ahead[:count]:
+                    self._preempt(sequence)
+                self._num_served_since_way_made = 0
+                return
+
     def _schedule_running(self, batch: Batch, budget: int) -> int:
         """Gives every running sequence at least one row; who cannot have its blocks preempts the lowest."""
         order = sorted(self.running.values(), key=self.tenants.rank)
@@ -184,9 +209,8 @@ class Schedule:
 
     def _schedule_waiting(self, batch: Batch, budget: int) -> int:
         """Lets waiting sequences run in the order of fairness; none overtakes one that lacks blocks."""
-        # Every running sequence needs a row per step, so more of them than rows cannot run.
         num_start_bytes = 0
-        while budget and len(self.running) < min(self.limits.max_num_seqs, self.max_num_batched_tokens):
+        while budget:
             sequence = self.tenants.first()
             if sequence is None or num_start_bytes > MAX_NUM_START_BYTES or not self._start(sequence):
                 break
@@ -237,16 +261,10 @@ class Schedule:
         return True
 
     def _start(self, sequence: Sequence) -> bool:
-        """Lets a waiting sequence run if all its known tokens find blocks, cached or free.
-
-        At least one token stays to be computed. A block per running sequence is left free, or the first to
-        need one would preempt the newcomer.
-        """
-        blocks, num_tokens = self.blocks, sequence.num_tokens
-        num_cacheable = (num_tokens - 1) // blocks.block_size
-        cached = blocks.match(sequence.block_hashes(blocks.block_size, num_cacheable))
-        count = blocks.num_blocks_for(num_tokens) - len(cached)
-        if count + len(self.running) > blocks.num_free_blocks_beside(cached):
+        """Lets a waiting sequence run if all its known tokens find blocks, cached or free."""
+        blocks = self.blocks
+        cached, count = self._match(sequence)
+        if not self._has_place(count, len(self.running), blocks.num_free_blocks_beside(cached)):
             return False
         self.tenants.remove(sequence)
         self.running[sequence.id] = sequence
@@ -258,6 +276,22 @@ class Schedule:
         sequence.num_charged_tokens = max(sequence.num_charged_tokens, sequence.num_computed_tokens)
         self._note_start(sequence)
         return True
+
+    def _match(self, sequence: Sequence) -> tuple[list[int], int]:
+        """Returns the cached blocks and how many more it takes; one token at least stays to be computed."""
+        blocks, num_tokens = self.blocks, sequence.num_tokens
+        num_cacheable = (num_tokens - 1) // blocks.block_size
+        cached = blocks.match(sequence.block_hashes(blocks.block_size, num_cacheable))
+        return cached, blocks.num_blocks_for(num_tokens) - len(cached)
+
+    def _has_place(self, num_lacking: int, num_running: int, num_free: int) -> bool:
+        """Returns whether a sequence that lacks so many blocks can run beside so many others.
+
+        Each of those needs a row per step, and a block of its own is left free: else the first to need one
+        would preempt the newcomer.
+        """
+        max_num_running = min(self.limits.max_num_seqs, self.max_num_batched_tokens)
+        return num_running < max_num_running and num_lacking + num_running <= num_free
 
     def _note_start(self, sequence: Sequence) -> None:
         if sequence.num_cached_tokens is None:
@@ -289,6 +323,7 @@ class Schedule:
             sequence.trace.event_once("first token")
             sequence.outbox.add(sequence)
         self.tenants.charge(sequence, advance.num_charged_tokens)
+        self._num_served_since_way_made += advance.num_charged_tokens
         self._publish(sequence)
         if advance.end is not None:
             self.end(sequence, advance.end)

@@ -100,10 +100,8 @@ class Sequence:
     _num_hashed_tokens: int = 0
 
     def __post_init__(self) -> None:
-        """A resumed sequence has sent and paid for its old tokens before."""
+        """A resumed sequence has sent its old tokens before."""
         self.num_announced_tokens = self.num_prompt_tokens + self.num_resumed_tokens
-        if self.num_resumed_tokens:
-            self.num_charged_tokens = len(self.token_ids)
 
     @property
     def num_tokens(self) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from outrider.params import SequenceParams
 from outrider.rpc.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted
-from services.scheduler.admission import check_load, check_tokens
+from services.scheduler.admission import RESUMED_FACTOR, check_load, check_tokens
 from services.scheduler.batch import GroupFacts
 from services.scheduler.config import Config
 from services.scheduler.fairness import Tenants
@@ -71,10 +71,43 @@ def test_too_many_waiting_tokens_refuse_the_next() -> None:
         check_load(make([1] * 11), None, CONFIG, waiting(make([1] * 90)), Speed())
 
 
-def test_a_resumed_sequence_is_never_refused_for_load() -> None:
+def test_resumed_sequences_are_let_in_up_to_several_times_the_limits() -> None:
     make = SequenceMaker()
-    tenants = waiting(*(make([1] * 90) for _ in range(5)))
-    check_load(make([1], resumed=(2,)), 0.001, CONFIG, tenants, measured(10))
+    most = [make([1] * 40) for _ in range(RESUMED_FACTOR * CONFIG.max_num_waiting)]
+    resumed = make([1], resumed=(2,))
+    check_load(resumed, 0.001, CONFIG, waiting(*most[:-1]), measured(10))
+    with pytest.raises(ResourceExhausted) as caught:
+        check_load(resumed, None, CONFIG, waiting(*most), measured(10))
+    assert caught.value.retry_delay is not None
+
+
+def test_resumed_sequences_of_too_many_tokens_in_all_are_refused() -> None:
+    make = SequenceMaker()
+    tenants = waiting(make([1] * (RESUMED_FACTOR * CONFIG.max_num_waiting_tokens)))
+    with pytest.raises(ResourceExhausted):
+        check_load(make([1], resumed=(2,)), None, CONFIG, tenants, Speed())
+
+
+@pytest.mark.parametrize("resumed", [(), (2,)])
+def test_a_tenant_that_fills_all_places_keeps_no_other_out(resumed: tuple[int, ...]) -> None:
+    make = SequenceMaker()
+    num_places = CONFIG.max_num_waiting * (RESUMED_FACTOR if resumed else 1)
+    tenants = waiting(*(make([1], tenant="greedy") for _ in range(num_places)))
+    check_load(make([1], tenant="modest", resumed=resumed), None, CONFIG, tenants, Speed())
+    with pytest.raises(ResourceExhausted):
+        check_load(make([1], tenant="greedy", resumed=resumed), None, CONFIG, tenants, Speed())
+
+
+def test_once_all_places_are_taken_a_tenant_has_only_its_share_by_weight() -> None:
+    make = SequenceMaker()
+    config = Config(worker="worker:1", max_num_waiting=12, max_num_waiting_tokens=1000)
+    tenants = waiting(*(make([1], tenant="greedy", tenant_weight=2.0) for _ in range(12)))
+    for _ in range(4):
+        check_load(sequence := make([1], tenant="modest"), None, config, tenants, Speed())
+        tenants.enter(sequence)
+        tenants.add(sequence)
+    with pytest.raises(ResourceExhausted):
+        check_load(make([1], tenant="modest"), None, config, tenants, Speed())
 
 
 def test_a_deadline_that_cannot_be_met_is_refused_only_once_the_speed_was_measured() -> None:

@@ -1,12 +1,13 @@
 """No tenant starves another, and none saves anything up."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.scheduler.fairness import Tenants
 from services.scheduler.sequence import FinishReason, Sequence
-from tests.unit.scheduler.reference_group import ReferenceGroup
-from tests.unit.scheduler.scenario import SequenceMaker, make_schedule, step
+from tests.unit.scheduler.reference_group import ReferenceGroup, alone
+from tests.unit.scheduler.scenario import SequenceMaker, make_schedule, run, step
 
 
 def enter(tenants: Tenants, sequence: Sequence) -> Sequence:
@@ -99,14 +100,81 @@ def test_tenants_that_always_have_work_are_served_by_their_weights(
     assert max(served) - min(served) <= 2 * cost
 
 
-def test_a_resumed_sequence_is_not_charged_for_its_old_tokens() -> None:
+def test_a_resumed_sequence_is_not_charged_for_tokens_that_the_cache_still_has() -> None:
     make = SequenceMaker()
     schedule = make_schedule(group := ReferenceGroup())
-    schedule.add(resumed := make([1] * 6, resumed=(1, 2, 3), max_num_tokens=30))
-    schedule.add(make([2], tenant="other"))
-    while resumed.num_tokens == 9:
+    schedule.add(make([2], tenant="other", max_num_tokens=200))
+    schedule.add(broken := make([1] * 6, max_num_tokens=30))
+    while broken.num_tokens < 13:
         step(schedule, group)
-    assert schedule.tenants.served("a") == 1
+    schedule.end(broken, FinishReason.ABORTED)
+    before = schedule.tenants.served("a")
+    resumed = make([1] * 6, resumed=tuple(broken.token_ids[6:]), max_num_tokens=30)
+    schedule.add(resumed)
+    step(schedule, group)
+    # The last row of 13 was never computed, and one token came out.
+    assert schedule.tenants.served("a") - before == 1 + 1
+
+
+def test_a_sequence_that_only_says_it_is_resumed_pays_for_its_prompt() -> None:
+    make = SequenceMaker()
+    schedule = make_schedule(group := ReferenceGroup())
+    schedule.add(forged := make([1] * 20, resumed=(1,), max_num_tokens=30))
+    schedule.add(make([2], tenant="other"))
+    while forged.num_tokens == 21:
+        step(schedule, group)
+    assert schedule.tenants.served("a") == 21 + 1
+
+
+CHUNK = 8
+
+
+@pytest.mark.parametrize(("num_blocks", "max_num_seqs"), [(200, 2), (30, 8)])
+def test_a_tenant_whose_streams_hold_all_places_or_blocks_makes_way(
+    num_blocks: int, max_num_seqs: int
+) -> None:
+    make = SequenceMaker()
+    group = ReferenceGroup(num_blocks=num_blocks, max_num_batched_tokens=32)
+    schedule = make_schedule(group, max_num_seqs=max_num_seqs, prefill_chunk=CHUNK)
+    greedy = [make([number] * 30, tenant="greedy", max_num_tokens=110) for number in range(3)]
+    for sequence in greedy:
+        schedule.add(sequence)
+    for _ in range(10):
+        step(schedule, group)
+    schedule.add(modest := make([9] * 40, tenant="modest", max_num_tokens=60))
+    while modest.num_tokens == 40:
+        step(schedule, group)
+    assert all(sequence.end is None for sequence in greedy)
+    run(schedule, group)
+    for sequence in (*greedy, modest):
+        prompt = sequence.token_ids[: sequence.num_prompt_tokens]
+        limit = sequence.max_num_tokens
+        assert sequence.token_ids == alone(prompt, 0, num_tokens=limit, stop=frozenset(), vocab_size=11)
+
+
+@given(
+    num_outputs=st.lists(st.integers(40, 150), min_size=2, max_size=3),
+    num_places=st.integers(1, 3),
+    num_blocks=st.integers(45, 130),
+)
+@settings(max_examples=8, deadline=None)
+def test_no_tenant_falls_behind_by_more_than_a_chunk_and_a_sequence_however_long_the_outputs(
+    num_outputs: list[int], num_places: int, num_blocks: int
+) -> None:
+    make = SequenceMaker()
+    group = ReferenceGroup(num_blocks=num_blocks, max_num_batched_tokens=12)
+    schedule = make_schedule(group, max_num_seqs=num_places, prefill_chunk=CHUNK)
+    tenants = dict(zip("abc", num_outputs, strict=False))
+    for number in range(300):
+        # The first tenant has all places before the others come.
+        for tenant, num_output in tenants.items() if number > 5 else [("a", num_outputs[0])]:
+            while sum(waiting.tenant == tenant for waiting in schedule.tenants.waiting()) < 2:
+                schedule.add(make([1] * 6, tenant=tenant, max_num_tokens=6 + num_output))
+        step(schedule, group)
+        if number > 5:
+            served = [schedule.tenants.served(tenant) for tenant in tenants]
+            # Besides: a step's rows and outputs, and a prompt, which is computed once it has begun.
+            assert max(served) - min(served) <= CHUNK + 6 + max(num_outputs) + 2 * 12
 
 
 def test_what_is_computed_again_is_not_charged_again() -> None:

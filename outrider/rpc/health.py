@@ -15,7 +15,8 @@ LIVENESS = "liveness"
 class Health(health_pb2_grpc.HealthServicer):
     """Answers for the named service and for the server as a whole (""); starts as NOT_SERVING.
 
-    The name `liveness` serves always: a process that waits for its peers is not to be restarted for it.
+    The name `liveness` serves until the process itself is stuck: one that waits for its peers is not to be
+    restarted for it.
 
     The servicer of grpcio-health-checking starts as SERVING and forgets watchers when one of them leaves.
     """
@@ -23,6 +24,7 @@ class Health(health_pb2_grpc.HealthServicer):
     def __init__(self, service: str) -> None:
         self._names = ("", service, LIVENESS)
         self._serving = False
+        self._alive = True
         self._changed = asyncio.Event()
 
     @property
@@ -33,13 +35,28 @@ class Health(health_pb2_grpc.HealthServicer):
     @serving.setter
     def serving(self, serving: bool) -> None:
         self._serving = serving
+        self._tell()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process gets on with its work, or at least may."""
+        return self._alive
+
+    @alive.setter
+    def alive(self, alive: bool) -> None:
+        # A worker says so after each step: watchers hear of changes only.
+        if alive != self._alive:
+            self._alive = alive
+            self._tell()
+
+    def _tell(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
     def _response(self, name: str) -> pb.HealthCheckResponse:
         if name not in self._names:
             return pb.HealthCheckResponse(status=pb.HealthCheckResponse.SERVICE_UNKNOWN)
-        serving = self._serving or name == LIVENESS
+        serving = self._alive if name == LIVENESS else self._serving
         status = pb.HealthCheckResponse.SERVING if serving else pb.HealthCheckResponse.NOT_SERVING
         return pb.HealthCheckResponse(status=status)
 

@@ -139,6 +139,10 @@ class RpcServer:
         """Says whether requests can be answered now; not any more once the shutdown has begun."""
         self._health.serving = serving and not self._shutdown.is_set()
 
+    def set_alive(self, alive: bool) -> None:
+        """Says whether the process gets on with its work, or is stuck and should be started again."""
+        self._health.alive = alive
+
     async def wait_for_shutdown(self) -> None:
         """Returns after SIGTERM or SIGINT, when health is NOT_SERVING; a second signal ends the process."""
         loop = asyncio.get_running_loop()

@@ -34,6 +34,8 @@ class Config:
     block_size: int = 16
     # The most rows of one step: bounds the time of a step and the memory it takes.
     max_num_batched_tokens: int = 512
+    # A step that runs for longer is stuck: health under the name `liveness` fails, so that it is started again.
+    step_seconds: float = 300
     # The longest sequence. Unset: what the model allows.
     max_model_len: int | None = None
 
@@ -42,7 +44,7 @@ class Config:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, is {self.dtype!r}")
         for name in (
             "num_threads", "kv_cache_bytes", "num_blocks", "block_size", "max_num_batched_tokens",
-            "max_model_len",
+            "step_seconds", "max_model_len",
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -76,5 +76,7 @@ async def load_and_serve(
     loop = asyncio.get_running_loop()
     with contextlib.suppress(LoadingStopped):
         stepper = await loop.run_in_executor(thread, load, config, stopped.is_set)
-        servicer.sessions = Sessions(stepper, thread)
+        servicer.sessions = Sessions(
+            stepper, thread, step_seconds=config.step_seconds, set_alive=server.set_alive
+        )
         server.set_serving(True)

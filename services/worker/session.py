@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from concurrent.futures import Executor
 
 import structlog
@@ -21,8 +22,18 @@ log = structlog.get_logger()
 class Sessions:
     """Lets one session at a time step the group, through the thread that owns it."""
 
-    def __init__(self, stepper: Stepper, thread: Executor) -> None:
+    def __init__(
+        self,
+        stepper: Stepper,
+        thread: Executor,
+        *,
+        step_seconds: float,
+        set_alive: Callable[[bool], None],
+    ) -> None:
+        """`set_alive` hears of a step that runs for longer than `step_seconds`, and of its end."""
         self.epoch = secrets.randbits(64) or 1
+        self._step_seconds = step_seconds
+        self._set_alive = set_alive
         self._stepper = stepper
         self._thread = thread
         self._session: int | None = None
@@ -64,11 +75,21 @@ class Sessions:
             self._step_id = batch.step_id
             loop = asyncio.get_running_loop()
             self._answer = loop.run_in_executor(self._thread, self._stepper.run, batch)
+            self._watch(self._answer)
             # Nobody may be left to hear of a failure; it is kept for a repeat.
             self._answer.add_done_callback(_note)
         output = await asyncio.shield(self._answer)
         metrics.num_sequences.set(len(self._stepper.sequences))
         return output
+
+    def _watch(self, answer: asyncio.Future[BatchOutput]) -> None:
+        timer = asyncio.get_running_loop().call_later(self._step_seconds, self._note_stuck)
+        answer.add_done_callback(lambda _: timer.cancel())
+        answer.add_done_callback(lambda _: self._set_alive(True))
+
+    def _note_stuck(self) -> None:
+        log.error("step_stuck", step_id=self._step_id, seconds=self._step_seconds)
+        self._set_alive(False)
 
     def _check(self, batch: Batch) -> None:
         """Refuses a batch before anything changes; no step is in flight when it passes."""

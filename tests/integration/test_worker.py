@@ -178,6 +178,24 @@ async def test_a_failed_step_is_reported_and_its_session_must_end(channel, monke
     assert len((await new.step(1, [first_step()])).outputs) == 1
 
 
+async def test_a_step_that_is_stuck_fails_the_liveness_and_one_that_ends_after_all_mends_it(
+    model_dir, monkeypatch
+):
+    async with running_worker(config_of(model_dir, step_seconds=1)) as channel:
+        watch = health_of(channel).Watch(health_pb2.HealthCheckRequest(service="liveness"))
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        _, may_go_on = hold_steps(monkeypatch)
+        stream = await opened(channel, 1)
+        step = asyncio.ensure_future(stream.step(1, [first_step()]))
+        while (await watch.read()).status != health_pb2.HealthCheckResponse.NOT_SERVING:
+            pass
+        may_go_on.set()
+        while (await watch.read()).status != health_pb2.HealthCheckResponse.SERVING:
+            pass
+        assert len((await step).outputs) == 1
+        watch.cancel()
+
+
 async def test_a_worker_that_loads_is_unavailable_and_not_serving(model_dir):
     async with RpcServer(config_of(model_dir).listen, service=SERVICE) as server:
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(WorkerServicer(), server.grpc)

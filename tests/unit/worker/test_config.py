@@ -22,6 +22,7 @@ def test_the_model_is_the_only_setting_without_a_default():
     [
         ("DTYPE", "int8", "dtype must be one of"),
         ("BLOCK_SIZE", "0", "block_size must be at least 1"),
+        ("STEP_SECONDS", "0", "step_seconds must be at least 1"),
         ("NUM_BLOCKS", "-1", "num_blocks must be at least 1"),
         ("MAX_NUM_BATCHED_TOKENS", "many", "OUTRIDER_WORKER_MAX_NUM_BATCHED_TOKENS='many'"),
         ("BLOCKSIZE", "16", "OUTRIDER_WORKER_BLOCKSIZE is not a setting"),

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from services.gateway.config import Limits
 from services.gateway.grammar import after_thinking, tool_call_grammar, tool_rule
 from services.gateway.grammar_checker import GrammarChecker
 from services.gateway.messages import ChatRequest, GenerateRequest, Options
-from services.gateway.output.marks import Mark
+from services.gateway.output.marks import THINKING_MARKS, Mark
 from services.gateway.output.parser import OutputFormat
 from services.gateway.output.reasoning import opens_thinking
 from services.gateway.params import (
@@ -23,6 +23,7 @@ from services.gateway.params import (
     resolve_seed,
     tokenize_bad_words,
 )
+from services.gateway.plain_text import PlainText
 from services.gateway.scheduler_client import Group
 from services.gateway.sequence import Submission
 from services.gateway.text_model import TextModel
@@ -122,14 +123,17 @@ class RequestReader:
         return await self._read(prompt, asked.options, caller, group)
 
     def _tokenize_chat(self, asked: ChatRequest) -> list[int]:
+        tools, options = [tool.for_template() for tool in asked.tools], dict(asked.template_options)
+        spellings = self._model.tokenizer.spellings | {mark.value for mark in self._ids}
+        plain = PlainText(spellings, [asked.messages, tools, options])
         text = self._model.template.render(
-            asked.messages,
-            tools=[tool.for_template() for tool in asked.tools],
+            [plain.protect(turn, except_for=_allowed(turn)) for turn in asked.messages],
+            tools=plain.protect(tools),
             thinking=asked.thinking is not False,
-            options=asked.template_options,
+            options=plain.protect(options),
             max_num_characters=self._limits.max_prompt_tokens * _MAX_CHARACTERS_PER_TOKEN,
         )
-        return self._model.tokenizer.encode(text)
+        return [id_ for piece in plain.split(text) for id_ in self._model.tokenizer.encode(piece)]
 
     def _check_length(self, text: str, field: str) -> None:
         limit = self._limits.max_prompt_tokens * _MAX_CHARACTERS_PER_TOKEN
@@ -224,6 +228,11 @@ class RequestReader:
         grammar = tool_call_grammar(prompt.tool_schemas, self._ids, thinking=thinking)
         await self._checker.check({**schemas, "tools": grammar}, tenant=tenant)
         return grammar
+
+
+def _allowed(turn: Mapping[str, Any]) -> Collection[str]:
+    """Some clients leave the thinking in an assistant's turn, and templates look for its marks there."""
+    return [mark.value for mark in THINKING_MARKS] if turn["role"] == "assistant" else []
 
 
 def _request_id(options: Options) -> str:

@@ -10,6 +10,8 @@ class Tokenizer(Protocol):
     """What the gateway asks of a tokenizer."""
 
     vocab_size: int
+    # Added tokens that structure a prompt, as spelled: special ones, and those with bars as in `<|...|>`.
+    spellings: frozenset[str]
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Tokenizes; special tokens written out are recognised, surrounding ones added if asked for."""

@@ -11,6 +11,7 @@ import tokenizers
 from outrider.rpc.config import ConfigError
 from services.gateway.model_files import read_text
 
+_BAR = re.compile("[|\uff5c]")
 _FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -25,6 +26,8 @@ class HuggingFaceTokenizer:
         self._bytes = _byte_table(tokenizer, _token_to_bytes(_flatten(decoder)))
         self._added = {token.content: id_ for id_, token in tokenizer.get_added_tokens_decoder().items()}
         self.vocab_size = len(self._bytes)
+        added = tokenizer.get_added_tokens_decoder().values()
+        self.spellings = frozenset(t.content for t in added if t.special or _BAR.search(t.content))
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -49,6 +49,7 @@ class RankFileTokenizer:
         texts = {id_: t["content"].encode() for id_, t in added_tokens.items() if not t.get("special", True)}
         self._bytes = {rank: token for token, rank in ranks.items()} | texts
         self.vocab_size = max(specials) + 1
+        self.spellings = frozenset(self._added)
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -1,26 +1,39 @@
 """What each tenant's finished sequences said, and the running ones beside it, within one budget of bytes."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from services.drafter import metrics
 from services.drafter.suffix_index import SuffixIndex
 
-# Tokens added or forgotten at a time: well under a millisecond of the event loop.
+# Tokens added or forgotten at a time: a few milliseconds of the event loop at most.
 CHUNK = 256
 
 
-class SuffixMemory:
-    """The tenants' memories, which never meet; the indexes of running sequences count in the same budget.
+@dataclass(slots=True)
+class _Running:
+    """The index of a running sequence: whose it is, what it takes, and who is to hear if it is dropped."""
 
-    When bytes run out, the tenant that holds most forgets its oldest tokens. Running sequences are refused
-    only when nothing is left to forget.
+    tenant: str
+    num_bytes: int
+    drop: Callable[[], None]
+
+
+class SuffixMemory:
+    """The tenants' memories, which never meet; the indexes of their running sequences count beside them.
+
+    When bytes run out, the tenant that holds most of both gives up its oldest tokens; if it remembers none,
+    its largest running sequence.
     """
 
     def __init__(self, max_num_bytes: int) -> None:
         self._max_num_bytes = max_num_bytes
         self._memories: dict[str, SuffixIndex] = {}
         self._bytes: dict[str, int] = {}
+        self._running: dict[SuffixIndex, _Running] = {}
+        self._totals: defaultdict[str, int] = defaultdict(int)
         # A text is added in pieces, and the pieces of two must not mix.
         self._adding = asyncio.Lock()
         self.num_bytes = 0
@@ -34,25 +47,28 @@ class SuffixMemory:
         """Returns what the tenant's finished sequences said; None where nothing is remembered."""
         return self._memories.get(tenant)
 
-    def open(self) -> SuffixIndex | None:
-        """Starts the index of a running sequence, which `close` takes back; None if there is no room."""
-        index = SuffixIndex()
-        self._change(index.num_bytes)
-        if self.num_bytes <= self._max_num_bytes:
-            return index
-        self.close(index)
-        return None
+    @property
+    def is_adding(self) -> bool:
+        """Whether a text is being added, which others have to wait for."""
+        return self._adding.locked()
+
+    def open(self, tenant: str, index: SuffixIndex, drop: Callable[[], None]) -> None:
+        """Takes in the index of a running sequence until `close`; `drop` is called if it must go before."""
+        self._running[index] = _Running(tenant, 0, drop)
+        self.extend(index, ())
 
     def close(self, index: SuffixIndex) -> None:
-        """Gives back the bytes of a running sequence."""
-        self.num_bytes -= index.num_bytes
+        """Gives back the bytes of a running sequence, unless it was dropped."""
+        if (running := self._running.pop(index, None)) is not None:
+            self._count(running.tenant, -running.num_bytes)
 
-    def extend(self, index: SuffixIndex, token_ids: Sequence[int]) -> bool:
-        """Adds tokens to a running sequence; False if there is no room: it must be closed at once."""
-        before = index.num_bytes
+    def extend(self, index: SuffixIndex, token_ids: Sequence[int]) -> None:
+        """Adds tokens to a running sequence, for which it or another may be dropped."""
+        running = self._running[index]
         index.extend(token_ids)
-        self._change(index.num_bytes - before)
-        return self.num_bytes <= self._max_num_bytes
+        before, running.num_bytes = running.num_bytes, index.num_bytes
+        self._count(running.tenant, running.num_bytes - before)
+        self._make_room()
 
     async def remember(self, tenant: str, token_ids: Sequence[int]) -> None:
         """Adds a finished text to the tenant's memory, and lets others work now and then."""
@@ -73,12 +89,29 @@ class SuffixMemory:
         before = self._bytes.get(tenant, 0)
         change()
         self._bytes[tenant] = self._memories[tenant].num_bytes
-        self._change(self._bytes[tenant] - before)
+        self._count(tenant, self._bytes[tenant] - before)
+        self._make_room()
 
-    def _change(self, num_bytes: int) -> None:
+    def _count(self, tenant: str, num_bytes: int) -> None:
         self.num_bytes += num_bytes
-        while self.num_bytes > self._max_num_bytes and self._bytes:
-            self._forget(max(self._bytes, key=self._bytes.__getitem__))
+        self._totals[tenant] += num_bytes
+        if not self._totals[tenant]:
+            del self._totals[tenant]
+
+    def _make_room(self) -> None:
+        while self.num_bytes > self._max_num_bytes:
+            tenant = max(self._totals, key=self._totals.__getitem__)
+            if tenant in self._memories:
+                self._forget(tenant)
+            else:
+                self._drop_largest(tenant)
+
+    def _drop_largest(self, tenant: str) -> None:
+        own = [(item.num_bytes, index) for index, item in self._running.items() if item.tenant == tenant]
+        _, index = max(own, key=lambda pair: pair[0])
+        drop = self._running[index].drop
+        self.close(index)
+        drop()
 
     def _forget(self, tenant: str) -> None:
         index = self._memories[tenant]
@@ -87,16 +120,19 @@ class SuffixMemory:
         metrics.num_forgotten_tokens.inc(num_tokens)
         if len(index):
             self._bytes[tenant] = index.num_bytes
-            self.num_bytes += index.num_bytes - before
+            self._count(tenant, index.num_bytes - before)
         else:
             del self._memories[tenant], self._bytes[tenant]
-            self.num_bytes -= before
+            self._count(tenant, -before)
 
     def check(self) -> None:
         """Asserts that the books agree with the indexes; for tests."""
         assert self._memories.keys() == self._bytes.keys()
         assert all(index.num_bytes == self._bytes[tenant] for tenant, index in self._memories.items())
-        assert sum(self._bytes.values()) <= self.num_bytes <= self._max_num_bytes
+        assert all(index.num_bytes == running.num_bytes for index, running in self._running.items())
+        running = sum(item.num_bytes for item in self._running.values())
+        assert sum(self._bytes.values()) + running == sum(self._totals.values()) == self.num_bytes
+        assert self.num_bytes <= self._max_num_bytes
 
 
 def pieces(token_ids: Sequence[int]) -> Iterator[Sequence[int]]:

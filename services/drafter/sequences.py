@@ -1,8 +1,9 @@
 """The running sequences of one scheduler, and the drafts for them."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from array import array
+from dataclasses import dataclass, field
+from functools import partial
 
 from opentelemetry.trace import Span
 
@@ -10,42 +11,67 @@ from outrider import token_hash
 from outrider.rpc.telemetry import context_from, tracer
 from services.drafter import metrics
 from services.drafter.guess import Guess
-from services.drafter.memory import SuffixMemory, pieces
+from services.drafter.memory import CHUNK, SuffixMemory
 from services.drafter.messages import Closed, Committed, Draft, News, Opened, Wanted
 from services.drafter.suffix_index import MAX_MATCH_LENGTH, SuffixIndex
 
 MAX_NUM_DRAFT_TOKENS = 64
 # Drafts made before others get their turn: about a millisecond.
 DRAFTS_PER_TURN = 8
+# Tokens taken in before a message is answered, some ten milliseconds; longer texts are taken in beside.
+MAX_NUM_TOKENS_AT_ONCE = 2048
+# Texts that wait to be remembered; one more waits before its message is answered.
+MAX_NUM_FINISHED = 64
 
 
 @dataclass(slots=True)
 class RunningSequence:
-    """A sequence whose index holds all its tokens; `hash` is theirs."""
+    """A sequence: the tokens in its index, whose hash is `hash`, and those behind them that are to go there.
+
+    The latter take a hundredth of what the index will, and are not counted.
+    """
 
     tenant: str
     index: SuffixIndex
     span: Span
+    pending: array = field(default_factory=lambda: array("I"))
     hash: int = token_hash.EMPTY
     num_drafts: int = 0
     num_draft_tokens: int = 0
 
+    @property
+    def num_tokens(self) -> int:
+        """All tokens known."""
+        return len(self.index) + len(self.pending)
+
+    def tokens_from(self, offset: int) -> array:
+        """Returns all tokens known from there on."""
+        return self.index.tokens[offset:] + self.pending[max(0, offset - len(self.index)) :]
+
 
 class Sequences:
-    """Follows the sequences of one stream. What does not fit costs drafts, never an error."""
+    """Follows the sequences of one stream. What does not fit costs drafts, never an error.
+
+    A message is answered before long texts are taken in: `index` and `remember` do that beside, a piece at a
+    time. Until then drafts for them are empty.
+    """
 
     def __init__(self, memory: SuffixMemory) -> None:
         self._memory = memory
         self._running: dict[int, RunningSequence] = {}
+        self._behind: dict[int, None] = {}  # sequences with pending tokens, in the order they came
+        self._is_behind = asyncio.Event()
+        self._finished: asyncio.Queue[tuple[str, array]] = asyncio.Queue(MAX_NUM_FINISHED)
 
     async def follow(self, news: News) -> list[Draft]:
         """Takes in one message and returns the drafts that it wanted, in its order."""
         for opened in news.opened:
-            await self._open(opened)
+            self._open(opened)
         for committed in news.committed:
-            await self._commit(committed)
+            self._commit(committed)
         for closed in news.closed:
             await self._close(closed)
+        await self._catch_up()
         drafts: list[Draft] = []
         for wanted in news.wanted:
             drafts.append(self._propose(wanted))
@@ -53,39 +79,74 @@ class Sequences:
                 await asyncio.sleep(0)
         return drafts
 
-    async def _open(self, opened: Opened) -> None:
+    async def index(self) -> None:
+        """Takes in pending tokens for ever."""
+        while True:
+            await self._is_behind.wait()
+            if self._behind:
+                self._index_piece(next(iter(self._behind)))
+                await asyncio.sleep(0)
+            else:
+                self._is_behind.clear()
+
+    async def remember(self) -> None:
+        """Adds finished texts to the memory for ever."""
+        while True:
+            await self._memory.remember(*await self._finished.get())
+            self._finished.task_done()
+
+    async def finish(self) -> None:
+        """Returns when all finished texts are remembered."""
+        await self._finished.join()
+
+    def _open(self, opened: Opened) -> None:
         if opened.sequence_id in self._running:
-            return
-        index = self._memory.open()
-        if index is None:
-            metrics.num_dropped_sequences.labels("no_room").inc()
             return
         span = tracer(__name__).start_span("draft", context_from(opened.traceparent))
         span.set_attribute("outrider.num_prompt_tokens", opened.num_prompt_tokens)
+        index = SuffixIndex()
         self._running[opened.sequence_id] = RunningSequence(opened.tenant, index, span)
         metrics.num_sequences.inc()
-        await self._extend(opened.sequence_id, opened.token_ids)
+        self._memory.open(opened.tenant, index, partial(self._drop, opened.sequence_id, "no_room"))
+        self._extend(opened.sequence_id, opened.token_ids)
 
-    async def _commit(self, committed: Committed) -> None:
+    def _commit(self, committed: Committed) -> None:
         sequence = self._running.get(committed.sequence_id)
         if sequence is None:
             return
-        num_repeated = len(sequence.index) - committed.offset
-        known = sequence.index.tokens[committed.offset : committed.offset + len(committed.token_ids)]
+        num_repeated = sequence.num_tokens - committed.offset
+        known = sequence.tokens_from(committed.offset)[: len(committed.token_ids)]
         if num_repeated < 0 or known != committed.token_ids[:num_repeated]:
             # A message was lost: whatever followed would be guessed from a wrong text.
             self._drop(committed.sequence_id, "gap")
             return
-        await self._extend(committed.sequence_id, committed.token_ids[num_repeated:])
+        self._extend(committed.sequence_id, committed.token_ids[num_repeated:])
 
-    async def _extend(self, sequence_id: int, token_ids: Sequence[int]) -> None:
+    def _extend(self, sequence_id: int, token_ids: array) -> None:
+        sequence = self._running.get(sequence_id)
+        if sequence is not None and token_ids:
+            sequence.pending.extend(token_ids)
+            self._behind[sequence_id] = None
+            self._is_behind.set()
+
+    async def _catch_up(self) -> None:
+        """Takes in what is short: first of all the sequences that lack least, as running ones do."""
+        num_left = MAX_NUM_TOKENS_AT_ONCE
+        for sequence_id in sorted(self._behind, key=lambda name: len(self._running[name].pending)):
+            while num_left > 0 and sequence_id in self._behind:
+                num_left -= self._index_piece(sequence_id)
+                await asyncio.sleep(0)
+
+    def _index_piece(self, sequence_id: int) -> int:
+        """Takes in a piece of a sequence's pending tokens, and returns how many."""
         sequence = self._running[sequence_id]
-        for piece in pieces(token_ids):
-            if not self._memory.extend(sequence.index, piece):
-                self._drop(sequence_id, "no_room")
-                return
-            sequence.hash = token_hash.extend(sequence.hash, piece)
-            await asyncio.sleep(0)
+        piece = sequence.pending[:CHUNK]
+        del sequence.pending[:CHUNK]
+        if not sequence.pending:
+            del self._behind[sequence_id]
+        sequence.hash = token_hash.extend(sequence.hash, piece)
+        self._memory.extend(sequence.index, piece)
+        return len(piece)
 
     async def _close(self, closed: Closed) -> None:
         sequence = self._running.get(closed.sequence_id)
@@ -93,12 +154,16 @@ class Sequences:
             return
         self._end(closed.sequence_id)
         if closed.finished:
-            await self._memory.remember(sequence.tenant, sequence.index.tokens)
+            text = sequence.tokens_from(0)
+            if len(text) <= MAX_NUM_TOKENS_AT_ONCE and not self._memory.is_adding:
+                await self._memory.remember(sequence.tenant, text)
+            else:
+                await self._finished.put((sequence.tenant, text))
 
     def _propose(self, wanted: Wanted) -> Draft:
         sequence = self._running.get(wanted.sequence_id)
         guess, base_hash = Guess(), token_hash.EMPTY
-        if sequence is not None and len(sequence.index) == wanted.base_length:
+        if sequence is not None and not sequence.pending and len(sequence.index) == wanted.base_length:
             base_hash = sequence.hash
             with metrics.guess_seconds.time():
                 guess = self._guess(sequence, min(wanted.max_num_tokens, MAX_NUM_DRAFT_TOKENS))
@@ -127,9 +192,10 @@ class Sequences:
 
     def _end(self, sequence_id: int) -> None:
         sequence = self._running.pop(sequence_id)
+        self._behind.pop(sequence_id, None)
         self._memory.close(sequence.index)
         metrics.num_sequences.dec()
-        sequence.span.set_attribute("outrider.num_tokens", len(sequence.index))
+        sequence.span.set_attribute("outrider.num_tokens", sequence.num_tokens)
         sequence.span.set_attribute("outrider.num_drafts", sequence.num_drafts)
         sequence.span.set_attribute("outrider.num_draft_tokens", sequence.num_draft_tokens)
         sequence.span.end()

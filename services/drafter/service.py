@@ -1,5 +1,6 @@
 """The drafter's gRPC service."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
@@ -23,16 +24,21 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
     def __init__(self, memory: SuffixMemory) -> None:
         self._memory = memory
 
-    async def Propose(  # noqa: N802
+    async def Propose(  # type: ignore[override]  # noqa: N802
         self, request_iterator: AsyncIterator[pb.ProposeRequest], context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[pb.ProposeResponse]:
+    ) -> None:
         """Answers each message that wants drafts with one; forgets the sequences of a broken stream."""
         sequences = Sequences(self._memory)
         try:
-            async for message in request_iterator:
-                drafts = await sequences.follow(News.from_proto(message))
-                if drafts:
-                    yield pb.ProposeResponse(drafts=[draft.to_proto() for draft in drafts])
+            async with asyncio.TaskGroup() as tasks:
+                beside = [tasks.create_task(sequences.index()), tasks.create_task(sequences.remember())]
+                async for message in request_iterator:
+                    drafts = await sequences.follow(News.from_proto(message))
+                    if drafts:
+                        await context.write(pb.ProposeResponse(drafts=[draft.to_proto() for draft in drafts]))
+                await sequences.finish()
+                for task in beside:
+                    task.cancel()
         finally:
             sequences.forget()
 

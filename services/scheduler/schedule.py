@@ -170,7 +170,7 @@ class Schedule:
         self._compute(batch, sequence, self.max_num_batched_tokens)
 
     def _make_way(self) -> None:
-        """Preempts for a waiting sequence whose tenant fell behind, if it can run then and it is not too soon."""
+        """Preempts for a waiting sequence whose tenant fell behind, if it can run then and it is time."""
         first = self.tenants.first()
         ahead = (
             self.tenants.ahead_of(first, self.running.values(), self.limits.prefill_chunk) if first else []

@@ -15,7 +15,7 @@ tokens = st.lists(st.integers(0, 50), max_size=150)
 operations = st.lists(
     st.one_of(
         st.tuples(st.just("remember"), tenants, tokens),
-        st.tuples(st.just("open"), st.just(""), st.just([])),
+        st.tuples(st.just("open"), tenants, st.just([])),
         st.tuples(st.just("extend"), st.just(""), tokens),
         st.tuples(st.just("close"), st.just(""), st.just([])),
     ),
@@ -23,14 +23,22 @@ operations = st.lists(
 )
 
 
+def open_index(memory: SuffixMemory, tenant: str, running: list[SuffixIndex]) -> SuffixIndex:
+    """Opens an index, which is among the running ones until it is dropped."""
+    index = SuffixIndex()
+    running.append(index)
+    memory.open(tenant, index, lambda: running.remove(index))
+    return index
+
+
 async def apply(memory: SuffixMemory, running: list[SuffixIndex], operation: tuple) -> None:
     verb, tenant, token_ids = operation
     if verb == "remember":
         await memory.remember(tenant, token_ids)
-    elif verb == "open" and (index := memory.open()) is not None:
-        running.append(index)
-    elif verb == "extend" and running and not memory.extend(running[-1], token_ids):
-        memory.close(running.pop())
+    elif verb == "open":
+        open_index(memory, tenant, running)
+    elif verb == "extend" and running:
+        memory.extend(running[-1], token_ids)
     elif verb == "close" and running:
         memory.close(running.pop(0))
 
@@ -81,20 +89,38 @@ async def test_the_oldest_text_is_forgotten_first() -> None:
 async def test_a_tenant_of_whom_nothing_is_left_takes_no_bytes() -> None:
     memory = SuffixMemory(3 * BYTES_PER_INDEX)
     await memory.remember("a", [1, 2, 3])
-    running = memory.open()
-    assert running is not None
-    memory.extend(running, [1])
-    assert memory.open() is not None
+    running: list[SuffixIndex] = []
+    memory.extend(open_index(memory, "a", running), [1])
+    open_index(memory, "a", running)
+    assert len(running) == 2
     assert memory.bytes_by_tenant == {}
 
 
-def test_a_running_sequence_is_refused_when_nothing_is_left_to_forget() -> None:
+async def test_running_sequences_make_their_own_tenant_forget_and_then_drop_the_largest() -> None:
+    memory = SuffixMemory(1_000_000)
+    await memory.remember("modest", range(300))
+    await memory.remember("greedy", range(300))
+    modest, greedy = [], []
+    open_index(memory, "modest", modest)
+    for number in range(3):
+        index = open_index(memory, "greedy", greedy)
+        for piece in pieces(range(500 * (number + 1))):
+            if index in greedy:
+                memory.extend(index, piece)
+            memory.check()
+    assert "greedy" not in memory.bytes_by_tenant
+    assert [len(index) for index in greedy] == [500]
+    assert len(modest) == 1
+    other = memory.memory_of("modest")
+    assert other is not None
+    assert other.guess(array("I", range(20)), 4).token_ids == (20, 21, 22, 23)
+
+
+def test_a_running_sequence_for_which_there_is_no_room_is_dropped() -> None:
     memory = SuffixMemory(BYTES_PER_INDEX + 1000)
-    index = memory.open()
-    assert index is not None
-    assert memory.open() is None
-    assert not memory.extend(index, range(100))
-    memory.close(index)
+    running: list[SuffixIndex] = []
+    memory.extend(open_index(memory, "a", running), range(100))
+    assert running == []
     assert memory.num_bytes == 0
 
 

@@ -1,5 +1,6 @@
 """The sequences of one stream: what they take in, what they draft, what they leave behind."""
 
+import asyncio
 import random
 from array import array
 
@@ -171,6 +172,47 @@ async def test_text_that_repeats_itself_is_accepted_without_any_memory(sequences
     answer = [token_id for number in range(8) for token_id in (*line, 5000 + number)]
     # The first line has to be written token by token.
     assert await tokens_per_step(sequences, [1], answer) > 3
+
+
+async def test_a_long_text_is_taken_in_beside_while_short_ones_get_their_drafts(sequences) -> None:
+    long = [number % 500 for number in range(20_000)]
+    (draft, early) = await follow(
+        sequences, opened(1, [1, 2] * 3), opened(2, long), wanted(1, 6), wanted(2, 20_000)
+    )
+    assert draft.guess.token_ids
+    assert early.guess.token_ids == ()
+    task = asyncio.create_task(sequences.index())
+    await follow(sequences, committed(2, 20_000, [0, 1, 2]))
+    late = early
+    while not late.guess.token_ids:
+        await asyncio.sleep(0)
+        (late,) = await follow(sequences, wanted(2, 20_003))
+    task.cancel()
+    assert late.guess.token_ids == tuple(range(3, 11))
+    assert late.base_hash == token_hash.extend(token_hash.EMPTY, [*long, 0, 1, 2])
+
+
+async def test_a_long_text_that_has_finished_is_remembered_whole_beside(sequences, memory) -> None:
+    long = list(range(20_000))
+    await follow(sequences, opened(1, long), committed(1, 20_000, [5, 6]))
+    await follow(sequences, Closed(sequence_id=1, finished=True))
+    assert memory.memory_of("a") is None
+    task = asyncio.create_task(sequences.remember())
+    await sequences.finish()
+    task.cancel()
+    index = memory.memory_of("a")
+    assert index is not None
+    assert index.tokens[:20_002] == array("I", [*long, 5, 6])
+
+
+async def test_sequences_of_one_tenant_never_drop_those_of_another() -> None:
+    sequences = Sequences(SuffixMemory(3_000_000))
+    text = list(range(50))
+    await follow(sequences, opened(1, text + text, "modest"))
+    for number in range(2, 6):
+        await follow(sequences, opened(number, list(range(2000)), "greedy"))
+    (draft,) = await follow(sequences, wanted(1, 100))
+    assert draft.guess.token_ids == tuple(range(8))
 
 
 async def test_random_text_gets_no_drafts(sequences) -> None:

@@ -42,7 +42,11 @@ class BlockPoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         index = data.draw(st.integers(0, len(self.tables) - 1))
-        self.pool.release(self.tables.pop(index))
+        table = self.tables.pop(index)
+        kept = self.pool.match(f"a{number}".encode() for number in range(2))
+        (predicted,) = self.pool.num_free_blocks_as_released([table], kept)
+        self.pool.release(table)
+        assert predicted == self.pool.num_free_blocks_beside(kept)
 
     @invariant()
     def every_block_is_in_one_place(self) -> None:

@@ -15,6 +15,8 @@ LONGEST_PAUSE_SECONDS = 2.0
 # In a row, without news: about 7 s for a gateway that never answered, about a minute for one that did.
 MAX_NUM_FIRST_ATTEMPTS = 8
 MAX_NUM_ATTEMPTS = 34
+# From the first of them to the last: a gateway may take half a minute over each.
+MAX_ATTEMPT_SECONDS = 120.0
 
 
 class Transcript:
@@ -29,6 +31,7 @@ class Transcript:
         self._deltas: list[Delta] = []
         self._num_tokens = 0
         self._num_attempts = 0
+        self._first_attempt = 0.0
         self.started: pb.Started | None = None
         self.finished: pb.Finished | None = None
 
@@ -81,8 +84,11 @@ class Transcript:
         """Returns the seconds to wait before asking for the rest; raises the domain error if it is final."""
         failure = error_of(error)
         limit = MAX_NUM_FIRST_ATTEMPTS if self.started is None else MAX_NUM_ATTEMPTS
+        if not self._num_attempts:
+            self._first_attempt = time.monotonic()
         self._num_attempts += 1
-        if failure.code is not grpc.StatusCode.UNAVAILABLE or self._num_attempts >= limit:
+        exhausted = time.monotonic() - self._first_attempt > MAX_ATTEMPT_SECONDS
+        if failure.code is not grpc.StatusCode.UNAVAILABLE or self._num_attempts >= limit or exhausted:
             raise failure from None
         pause = min(FIRST_PAUSE_SECONDS * 2 ** (self._num_attempts - 1), LONGEST_PAUSE_SECONDS)
         left = self.time_left()

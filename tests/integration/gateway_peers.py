@@ -78,6 +78,12 @@ class PlannedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         for responses in self._streams:
             responses.put_nowait(None)
 
+    def end_sequence(self, sequence_id: int, error: pb.SequenceError) -> None:
+        """Ends a sequence that runs with an error."""
+        for responses in self._streams:
+            event = pb.SequenceEvent(sequence_id=sequence_id, error=error)
+            responses.put_nowait(pb.ServeResponse(events=[event]))
+
     async def until(self, condition: Callable[[], bool]) -> None:
         """Returns when `condition` holds; it is asked after each message."""
         async with self.changed:

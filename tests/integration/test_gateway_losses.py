@@ -149,6 +149,24 @@ async def test_a_resumed_answer_goes_on_only_under_its_own_arithmetic():
     assert (len(first.submits), len(second.submits)) == (1, 1)
 
 
+async def test_an_answer_moves_when_its_scheduler_waited_too_long_for_a_group():
+    without, other = paused(), planned()
+    async with (
+        running_scheduler(other) as other_address,
+        running_scheduler(without) as address,
+        running_gateway(address, other_address) as gateway,
+    ):
+        await gateway.until_connected([True, True])
+        answer = Answer()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(read(gateway.stub.Chat(chat()), answer))
+            await until_read(answer, 8)
+            error = pb.SequenceError(code=grpc.StatusCode.UNAVAILABLE.value[0], message="no group")
+            without.end_sequence(without.submits[0].sequence_id, error)
+        assert answer.token_ids == text_tokens(ANSWER)
+    assert (len(without.submits), len(other.submits)) == (1, 1)
+
+
 async def test_health_follows_schedulers_that_are_connected_but_have_no_group():
     scheduler = planned()
     async with (

@@ -82,6 +82,14 @@ def test_pauses_grow_to_a_bound_and_end_in_the_error_itself() -> None:
         target.pause_after(broken())
 
 
+def test_attempts_that_take_long_end_in_the_error_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = transcript()
+    target.pause_after(broken())
+    monkeypatch.setattr("outrider.client.transcript.MAX_ATTEMPT_SECONDS", -1.0)
+    with pytest.raises(Unavailable):
+        target.pause_after(broken())
+
+
 def test_news_of_the_answer_renews_the_patience() -> None:
     target = transcript()
     receive(target, STARTED)

@@ -34,7 +34,7 @@ class Config:
     block_size: int = 16
     # The most rows of one step: bounds the time of a step and the memory it takes.
     max_num_batched_tokens: int = 512
-    # A step that runs for longer is stuck: health under the name `liveness` fails, so that it is started again.
+    # A step that runs for longer is stuck: health under the name `liveness` fails, so that it is restarted.
     step_seconds: float = 300
     # The longest sequence. Unset: what the model allows.
     max_model_len: int | None = None

@@ -7,7 +7,15 @@ import torch
 
 from outrider.model.batch import ForwardBatch, Span
 from outrider.model.kv_cache import KVCache
-from outrider.model.sampling import Chain, GrammarCompiler, NoToken, Output, SamplingState, verify
+from outrider.model.sampling import (
+    Chain,
+    GrammarCompiler,
+    GrammarState,
+    NoToken,
+    Output,
+    SamplingState,
+    verify,
+)
 from outrider.model.transformer import Transformer
 from outrider.params import SamplingParams, SequenceParams
 from outrider.rpc.errors import Internal, InvalidArgument, OutriderError
@@ -167,9 +175,18 @@ def _settle(sequence: Sequence, outcome: Output | NoToken) -> Output | OutriderE
         return outcome
     error: OutriderError = Internal("the model's logits are not finite")
     if outcome.finite:
-        error = InvalidArgument("the constraints on the output leave no token to choose")
+        error = _no_token(sequence.state.grammar if sequence.state is not None else None)
     sequence.fail(error)
     return error
+
+
+def _no_token(grammar: GrammarState | None) -> InvalidArgument:
+    if grammar is not None and grammar.is_too_costly:
+        return InvalidArgument("costs more at one token than is allowed", field="grammar")
+    return InvalidArgument(
+        "the constraints on the output leave no token to choose",
+        field="sampling" if grammar is None else "grammar",
+    )
 
 
 def _count(output: BatchOutput, *, num_rows: int) -> None:

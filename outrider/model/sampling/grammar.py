@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import llguidance
 import numpy as np
 
+from outrider.grammar_limits import GRAMMAR_LIMITS, MAX_NUM_CHARACTERS
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from outrider.params import Grammar
 
-MAX_NUM_CHARACTERS = 1 << 18
 _MAX_NUM_CACHED = 64
-_LIMITS = llguidance.LLParserLimits(max_grammar_size=500_000, initial_lexer_fuel=1_000_000)
 
 
 class GrammarError(Exception):
@@ -24,7 +24,10 @@ class GrammarError(Exception):
 
 
 class GrammarCompiler:
-    """Compiles grammars for one tokenizer and keeps the latest: matchers copy faster than they are made."""
+    """Compiles grammars for one tokenizer and keeps the latest: matchers copy faster than they are made.
+
+    Copies share a lexer, which stays broken once a step has spent its limits.
+    """
 
     def __init__(self, tokenizer_json: str, vocab_size: int) -> None:
         tokenizer, end = _with_end_token(json.loads(tokenizer_json))
@@ -40,12 +43,20 @@ class GrammarCompiler:
             if len(self._compiled) > _MAX_NUM_CACHED:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(grammar)
-        return GrammarState(matcher.deep_copy(), self._tokenizer.eos_token, stop_token_ids)
+        return GrammarState(
+            matcher.deep_copy(), self._tokenizer.eos_token, stop_token_ids, lambda: self._anew(grammar)
+        )
+
+    def _anew(self, grammar: Grammar) -> llguidance.LLMatcher:
+        """Returns a matcher that shares nothing, and shares the broken one no more."""
+        self._compiled.pop(grammar, None)
+        return self._matcher(grammar)
 
     def _matcher(self, grammar: Grammar) -> llguidance.LLMatcher:
         if len(grammar.text) > MAX_NUM_CHARACTERS:
             raise GrammarError(f"has {len(grammar.text)} characters, more than {MAX_NUM_CHARACTERS}")
-        matcher = llguidance.LLMatcher(self._tokenizer, _source(grammar), log_level=0, limits=_LIMITS)
+        limits = llguidance.LLParserLimits(**GRAMMAR_LIMITS)
+        matcher = llguidance.LLMatcher(self._tokenizer, _source(grammar), log_level=0, limits=limits)
         if matcher.is_error():
             raise GrammarError(f"does not compile: {matcher.get_error()}")
         return matcher
@@ -77,9 +88,17 @@ class GrammarState:
     """How far one sequence's output has come in its grammar."""
 
     def __init__(
-        self, matcher: llguidance.LLMatcher, end_token_id: int, stop_token_ids: Iterable[int]
+        self,
+        matcher: llguidance.LLMatcher,
+        end_token_id: int,
+        stop_token_ids: Iterable[int],
+        anew: Callable[[], llguidance.LLMatcher],
     ) -> None:
         self._matcher = matcher
+        self._anew = anew
+        self._token_ids: list[int] = []
+        # Whether the limits, rather than what the grammar says, leave no token.
+        self.is_too_costly = False
         # It may lie behind the vocabulary or in its unused tail.
         self._end_token_id = end_token_id
         self._stop_token_ids = frozenset(stop_token_ids)
@@ -93,6 +112,7 @@ class GrammarState:
         """Takes output tokens. One that the grammar does not allow leaves a state that allows none."""
         for token_id in token_ids:
             if not self._ends_with(token_id):
+                self._token_ids.append(token_id)
                 self._matcher.consume_token(token_id)
 
     def forced_token_ids(self) -> list[int]:
@@ -100,7 +120,22 @@ class GrammarState:
         return [] if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()
 
     def forbidden_along(self, draft: list[int], vocab_size: int) -> np.ndarray:  # [n, V] bool
-        """Returns what may not come next, now and after each draft token up to the first not allowed."""
+        """Returns what may not come next, now and after each draft token up to the first not allowed.
+
+        Limits may be spent on a wrong draft, or by another sequence: that counts for nothing. A sequence has
+        failed if a matcher that has seen its tokens alone spends them; then nothing may come next.
+        """
+        masks = self._walk(draft, vocab_size)
+        if self._matcher.is_error():
+            self._matcher = self._anew()
+            is_output_allowed = self._matcher.consume_tokens(self._token_ids)
+            # No draft is tried: behind its first row the output ends, to go on from there in the next step.
+            nothing = np.ones(vocab_size, dtype=bool)
+            masks = [self._forbidden(vocab_size), *(nothing for _ in draft)]
+            self.is_too_costly = is_output_allowed and self._matcher.is_error()
+        return np.stack(masks)
+
+    def _walk(self, draft: list[int], vocab_size: int) -> list[np.ndarray]:
         masks = [self._forbidden(vocab_size)]
         num_taken = 0
         for token_id in draft:
@@ -110,7 +145,7 @@ class GrammarState:
             masks.append(self._forbidden(vocab_size))
         if num_taken:
             self._matcher.rollback(num_taken)
-        return np.stack(masks)
+        return masks
 
     def _ends_with(self, token_id: int) -> bool:
         return token_id in self._stop_token_ids and self._matcher.is_accepting()
@@ -123,4 +158,6 @@ class GrammarState:
             forbidden[self._end_token_id : self._end_token_id + 1] = True
             if self._matcher.is_accepting():
                 forbidden[list(self._stop_token_ids)] = False
+        if self._matcher.is_error():
+            forbidden[:] = True
         return forbidden

@@ -1,4 +1,4 @@
-"""From logits to scores: penalties, bias, bans, forced tokens and grammar masks, in that order.
+"""From logits to scores: penalties, bias, bans, grammar masks and forced tokens, in that order.
 
 Every edit is elementwise and touches only the tokens it names, so a row's scores never depend on other rows.
 """
@@ -55,7 +55,6 @@ def process(scores: Tensor, chains: list[Chain]) -> None:  # [R, V]
     _apply_penalties(scores, edited)
     _apply_bias(scores, edited)
     _apply_bans(scores, edited)
-    _apply_forced(scores, edited)
     _apply_grammars(scores, edited)
 
 
@@ -104,21 +103,26 @@ def _apply_bans(scores: Tensor, edited: list[tuple[int, Chain]]) -> None:
                     scores[first + length, banned] = NEGATIVE_INFINITY
 
 
-def _apply_forced(scores: Tensor, edited: list[tuple[int, Chain]]) -> None:
-    for first, chain in edited:
-        limit = chain.state.params.reasoning_limit
-        for length in range(chain.num_rows if limit is not None else 0):
-            if limit is not None and chain.state.is_forced_to_end_reasoning(chain.draft[:length]):
-                # The score of the forced token itself no longer matters, banned or not.
-                scores[first + length] = NEGATIVE_INFINITY
-                scores[first + length, limit.end_token_id] = 0
-
-
 def _apply_grammars(scores: Tensor, edited: list[tuple[int, Chain]]) -> None:
+    """Masks what the grammar forbids, and forces the end of reasoning where the grammar allows it."""
     for first, chain in edited:
+        forbidden = np.zeros((0, scores.shape[-1]), dtype=bool)
         if chain.state.grammar is not None:
             forbidden = chain.state.grammar.forbidden_along(
                 chain.draft, scores.shape[-1]
             )  # [n, V], n <= rows
             mask = torch.from_numpy(forbidden).to(scores.device)
             scores[first : first + len(mask)].masked_fill_(mask, NEGATIVE_INFINITY)
+        _apply_forced(scores, first, chain, forbidden)
+
+
+def _apply_forced(scores: Tensor, first: int, chain: Chain, forbidden: np.ndarray) -> None:
+    limit = chain.state.params.reasoning_limit
+    if limit is None:
+        return
+    for length in range(chain.num_rows):
+        is_allowed = length >= len(forbidden) or not forbidden[length, limit.end_token_id]
+        if is_allowed and chain.state.is_forced_to_end_reasoning(chain.draft[:length]):
+            # The score of the forced token itself no longer matters, banned or not.
+            scores[first + length] = NEGATIVE_INFINITY
+            scores[first + length, limit.end_token_id] = 0

@@ -82,11 +82,14 @@ class SamplingState:
             self.grammar.advance(token_ids)
 
     def is_forced_to_end_reasoning(self, draft: list[int]) -> bool:
-        """Tells whether the token after `draft` is the one that the reasoning limit forces."""
+        """Tells whether the token after `draft` is the one that the reasoning limit forces.
+
+        A grammar may not allow it there, inside a character: then it is forced at the first place behind.
+        """
         limit = self.params.reasoning_limit
         return (
             limit is not None
-            and self.num_output_tokens + len(draft) == limit.max_tokens
+            and self.num_output_tokens + len(draft) >= limit.max_tokens
             and not self._reasoning_ended
             and limit.end_token_id not in draft
         )

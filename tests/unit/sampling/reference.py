@@ -41,7 +41,7 @@ def scores(logits, params: SequenceParams, prompt, output):
             values[last] = -np.inf
     if len(output) < sampling.min_tokens:
         values[list(sampling.stop_token_ids)] = -np.inf
-    if limit and len(output) == limit.max_tokens and limit.end_token_id not in output:
+    if limit and len(output) >= limit.max_tokens and limit.end_token_id not in output:
         values[:] = -np.inf
         values[limit.end_token_id] = 0
     return values

@@ -56,10 +56,10 @@ def test_stop_tokens_are_banned_until_the_output_is_long_enough():
     assert banned(params, [5], [], [6, 6]) == [[1, 2], [1, 2], []]
 
 
-def test_the_end_of_thinking_is_forced_at_its_place_unless_it_came_before():
+def test_the_end_of_thinking_is_forced_from_its_place_on_unless_it_came_before():
     params = SequenceParams(reasoning_limit=ReasoningLimit(max_tokens=2, end_token_id=8))
     everything_else = [token_id for token_id in range(VOCAB_SIZE) if token_id != 8]
-    assert banned(params, [5], [6], [6, 6]) == [[], everything_else, []]
+    assert banned(params, [5], [6], [6, 6]) == [[], everything_else, everything_else]
     assert banned(params, [5], [8], [6, 6]) == [[], [], []]
     assert banned(params, [5], [6], [8, 6]) == [[], [], []]
     assert banned(params, [8], [6, 6]) == [everything_else]

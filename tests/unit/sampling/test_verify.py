@@ -1,5 +1,6 @@
 """Drafts, right or wrong, change neither tokens nor log-probabilities nor where the output ends."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.model.sampling import GrammarCompiler, NoToken, Output
-from outrider.params import Grammar, SamplingParams, SequenceParams
+from outrider.params import Grammar, ReasoningLimit, SamplingParams, SequenceParams
 from tests.unit.sampling.strategies import (
     VOCAB_SIZE,
     is_over,
@@ -179,8 +180,9 @@ def test_logprobs_are_those_of_the_raw_distribution_with_ties_by_lowest_token():
 
 
 # One token per character, so that the tests can spell what they mean.
-CHARACTERS = '{}":,ab01n'
+CHARACTERS = '{}":,ab01n\xc3\xa9'
 STOP = 20
+TINY_TOKENIZER = Path(__file__).parents[3] / "models" / "tiny" / "tokenizer.json"
 
 
 @pytest.fixture(scope="module")
@@ -261,6 +263,53 @@ def test_a_complete_grammar_ends_the_output_with_drafts_behind_the_end_and_resum
     assert state.token_ids.tolist() == [0, *whole]
 
 
+# Two bytes of one character, a letter and the end of the thinking.
+HALVES = (CHARACTERS.index("\xc3"), CHARACTERS.index("\xa9"))
+THINK_END = 21
+
+
+@pytest.mark.parametrize("max_tokens", range(6))
+@pytest.mark.parametrize("num_drafts", [0, 1, 5])
+def test_reasoning_is_not_ended_inside_a_character(compiler, max_tokens, num_drafts):
+    limit = ReasoningLimit(max_tokens=max_tokens, end_token_id=THINK_END)
+    grammar = Grammar(language="lark", text=f"start: /(.|\\n)*/ <[{THINK_END}]> /a/\n")
+    params = dataclasses.replace(constrained("lark", grammar.text), reasoning_limit=limit, grammar=grammar)
+    # The model would write that character for ever.
+    biased = dataclasses.replace(params.sampling, temperature=0, logit_bias=dict.fromkeys(HALVES, 500.0))
+    params = dataclasses.replace(params, sampling=biased)
+    rest = max_tokens + max_tokens % 2
+    expected = [0, *(HALVES * 3)[:rest], THINK_END, CHARACTERS.index("a")]
+
+    def run(drafter):
+        return generate(params, [0], drafter, grammar=compiler.compile(grammar, (STOP,)))[::2]
+
+    assert run(lambda known: expected[len(known) :][:num_drafts]) == (expected, None)
+    assert run(lambda known: [*HALVES, *HALVES][:num_drafts]) == (expected, None)
+
+
+def test_a_costly_grammar_fails_its_own_sequence_at_the_costly_token_alone():
+    compiler = GrammarCompiler(TINY_TOKENIZER.read_text(), 800)
+    letter_a, letter_b = 64, 65
+    costly_after_b = "|".join(f"[a-z]{{3,{40 + i}}}{chr(97 + i % 26)}[0-9]{{2,30}}" for i in range(60))
+    grammar = Grammar(language="regex", text=f"a|b({costly_after_b})")
+    params = constrained("regex", grammar.text)
+
+    def state(*output):
+        return state_of(params, [0], output, grammar=compiler.compile(grammar, (STOP,)))
+
+    def prefer_a(known):
+        return np.eye(800, dtype=np.float32)[letter_a] * 900
+
+    neighbour, costly = state(), state(letter_b)
+    assert costly.grammar is not None
+    assert step([costly], [[]], prefer_a) == [NoToken(finite=True)]
+    assert costly.grammar.is_too_costly
+    # It has spent the limits of the lexer that both shared, and a wrong draft spends them again.
+    for other in (neighbour, state()):
+        (outcome,) = step([other], [[letter_b, letter_a]], prefer_a)
+        assert (outcome.token_ids, outcome.grammar_complete) == ([letter_a], True)
+
+
 def test_a_resumed_output_that_breaks_the_grammar_fails_the_sequence(compiler):
     params = constrained("regex", "ab")
     grammar = compiler.compile(params.grammar, params.sampling.stop_token_ids)
@@ -269,6 +318,6 @@ def test_a_resumed_output_that_breaks_the_grammar_fails_the_sequence(compiler):
 
 
 def test_the_tiny_model_s_tokenizer_compiles_grammars():
-    path = Path(__file__).parents[3] / "models" / "tiny" / "tokenizer.json"
-    state = GrammarCompiler(path.read_text(), 800).compile(Grammar(language="regex", text="<think>[0-9]"), ())
+    compiler = GrammarCompiler(TINY_TOKENIZER.read_text(), 800)
+    state = compiler.compile(Grammar(language="regex", text="<think>[0-9]"), ())
     assert state.forced_token_ids()

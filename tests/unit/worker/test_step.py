@@ -133,6 +133,28 @@ def test_wrong_parameters_fail_their_own_sequence_only(stepper, params, error, m
     assert len(good.output) == 1
 
 
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        (
+            SequenceParams(sampling=SamplingParams(bad_words=tuple((token,) for token in range(97)))),
+            "sampling",
+        ),
+        (
+            SequenceParams(
+                sampling=SamplingParams(bad_words=((64,),)), grammar=Grammar(language="regex", text="a")
+            ),
+            "grammar",
+        ),
+    ],
+)
+def test_constraints_that_leave_no_token_are_named_to_the_scheduler(stepper, params, field):
+    output = Run(stepper).step([scheduled(0, prompt_of(0, 9), params=params)]).to_proto()
+    failure = output.outputs[0].failure
+    assert (failure.code, failure.field) == (3, field)
+    assert "no token" in failure.message
+
+
 def test_logits_that_are_not_finite_fail_their_own_sequence_only(stepper):
     run = Run(stepper)
     bad, good = scheduled(1, prompt_of(1, 9), temperature=0), scheduled(0, prompt_of(0, 9), temperature=0)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,9 +20,10 @@ from services.scheduler.service import SERVICE, SchedulerServicer
 
 ROOT = Path(__file__).parents[2]
 BLOCK_SIZE = 8
-NUM_BLOCKS = 14
-PROMPTS = [[(seed * 31 + position * 7) % 400 for position in range(10 + 9 * seed)] for seed in range(4)]
-MAX_TOKENS = 24
+# All three begin with two blocks, and would need twelve in the end.
+NUM_BLOCKS = 8
+PROMPTS = [[(seed * 31 + position * 7) % 400 for position in range(9 + 2 * seed)] for seed in range(3)]
+MAX_TOKENS = 16
 
 
 class WorkerProcess:
@@ -73,9 +74,13 @@ def make_submit(sequence_id: int, prompt: list[int]) -> pb.Submit:
 
 
 async def ask(
-    channel: grpc.aio.Channel, prompts: dict[int, list[int]], *, kill_at: int = 0, worker: WorkerProcess
+    channel: grpc.aio.Channel,
+    prompts: dict[int, list[int]],
+    *,
+    kills: Callable[[], bool] = lambda: False,
+    worker: WorkerProcess,
 ) -> dict[int, list[int]]:
-    """Returns the tokens of each sequence; kills and restarts the worker once so many tokens are there."""
+    """Returns the tokens of each sequence; kills and restarts the worker each time `kills` says so."""
     call = scheduler_pb2_grpc.SchedulerServiceStub(channel).Serve()
     await call.write(pb.ServeRequest(submits=[make_submit(*item) for item in prompts.items()]))
     tokens: dict[int, list[int]] = {sequence_id: [] for sequence_id in prompts}
@@ -86,8 +91,7 @@ async def ask(
         for event in response.events:
             tokens[event.sequence_id] += event.token_ids
             num_ended += event.HasField("finished")
-        if kill_at and sum(map(len, tokens.values())) >= kill_at:
-            kill_at = 0
+        if kills():
             await worker.kill()
             await worker.start()
     call.cancel()
@@ -103,10 +107,21 @@ async def test_tokens_depend_on_neither_company_preemption_nor_a_killed_worker()
             for sequence_id, prompt in enumerate(PROMPTS):
                 alone |= await ask(channel, {sequence_id: prompt}, worker=worker)
             assert all(len(tokens) == MAX_TOKENS for tokens in alone.values())
-            together = await ask(channel, dict(enumerate(PROMPTS)), kill_at=60, worker=worker)
+            assert scheduler.counters().num_preemptions == 0
+            preempted: list[int] = []
+
+            def kills_once() -> bool:
+                """The first preemption is for lack of blocks, as nothing was killed; kill then."""
+                if preempted or not scheduler.counters().num_preemptions:
+                    return False
+                preempted.append(scheduler.counters().num_preemptions)
+                return True
+
+            together = await ask(channel, dict(enumerate(PROMPTS)), kills=kills_once, worker=worker)
             assert together == alone
-            # The kill sets back no more than run at once, and the few blocks the others.
-            assert scheduler.counters().num_preemptions > 1
+            # The kill has set back what ran, too.
+            assert preempted
+            assert scheduler.counters().num_preemptions > preempted[0]
             scheduler.schedule.check()
     finally:
         await worker.kill()

@@ -11,7 +11,7 @@ from typing import Any
 MAX_NUM_CHARACTERS = 1 << 18
 GRAMMAR_LIMITS: Mapping[str, Any] = MappingProxyType(
     {
-        # A schema of 30 tools with 12 parameters each takes a fifth of these two.
+        # A schema of 30 tools with 12 parameters each takes at most a fifth of these two.
         "initial_lexer_fuel": 100_000,
         "max_grammar_size": 50_000,
         "step_lexer_fuel": 50_000,

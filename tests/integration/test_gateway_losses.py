@@ -182,17 +182,20 @@ async def test_health_follows_schedulers_that_are_connected_but_have_no_group():
 
 
 async def test_requests_count_while_they_wait_for_a_scheduler():
-    scheduler, limits = planned(), Limits(max_num_requests=1)
-    async with running_scheduler(scheduler) as address, running_gateway(address, limits=limits) as gateway:
-        scheduler.set_serving(False)
-        calls = [gateway.stub.Chat(chat()) for _ in range(2)]
-        asking = [asyncio.create_task(collect(call)) for call in calls]
-        refused, waiting = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-        (error,) = (task.exception() for task in refused)
-        assert isinstance(error, grpc.aio.AioRpcError)
-        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-        scheduler.set_serving(True)
+    scheduler = planned()
+    async with running_scheduler(scheduler) as address:
+        port = int(address.rpartition(":")[2])
+        gateway_running = running_gateway(address, limits=Limits(max_num_requests=1))
+        gateway = await gateway_running.__aenter__()
+    await gateway.until_connected([False])
+    asking = [asyncio.create_task(collect(gateway.stub.Chat(chat()))) for _ in range(2)]
+    refused, waiting = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+    (error,) = (task.exception() for task in refused)
+    assert isinstance(error, grpc.aio.AioRpcError)
+    assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    async with running_scheduler(scheduler, port):
         assert (await waiting.pop()).token_ids == text_tokens(ANSWER)
+        await gateway_running.__aexit__(None, None, None)
 
 
 async def test_other_arithmetic_ends_the_answer_and_says_so():

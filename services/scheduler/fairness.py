@@ -94,7 +94,7 @@ class Tenants:
 
     def account(self, tenant: str) -> Tenant:
         """Returns a tenant's account, an empty one for a tenant that has none."""
-        return self._tenants.get(tenant, Tenant())
+        return self._tenants[tenant] if tenant in self._tenants else Tenant()
 
     def share_of(self, sequence: Sequence) -> float:
         """Returns the share, by weight, of the sequence's tenant among those that have sequences."""
@@ -108,7 +108,7 @@ class Tenants:
     def ahead_of(self, sequence: Sequence, running: Iterable[Sequence], num_tokens: int) -> list[Sequence]:
         """Returns the running sequences of tenants served more than this one's by so much, the last first."""
         limit = self.served(sequence.tenant) + num_tokens
-        ahead = [other for other in running if self.served(other.tenant) > limit]
+        ahead = [other for other in running if self._tenants[other.tenant].served > limit]
         return sorted(ahead, key=self.rank, reverse=True)
 
     def waiting(self) -> Iterator[Sequence]:

@@ -172,25 +172,28 @@ class Schedule:
     def _make_way(self) -> None:
         """Preempts for a waiting sequence whose tenant fell behind, if it can run then and it is time."""
         first = self.tenants.first()
-        ahead = (
-            self.tenants.ahead_of(first, self.running.values(), self.limits.prefill_chunk) if first else []
-        )
-        if first is None or not ahead:
-            return
+        making_way = self._making_way_for(first) if first is not None else []
+        for sequence in making_way:
+            self._preempt(sequence)
+        if making_way:
+            self._num_served_since_way_made = 0
+
+    def _making_way_for(self, first: Sequence) -> list[Sequence]:
+        ahead = self.tenants.ahead_of(first, self.running.values(), self.limits.prefill_chunk)
+        if not ahead:
+            return []
         cached, num_lacking = self._match(first)
         if self._has_place(num_lacking, len(self.running), self.blocks.num_free_blocks_beside(cached)):
-            return
+            return []
         tables = [sequence.block_table for sequence in ahead]
         num_tokens = 0
         for count, num_free in enumerate(self.blocks.num_free_blocks_as_released(tables, cached), 1):
             num_tokens += ahead[count - 1].num_tokens
             if num_tokens > self._num_served_since_way_made:
-                return
+                break
             if self._has_place(num_lacking, len(self.running) - count, num_free):
-                for sequence in ahead[:count]:
-                    self._preempt(sequence)
-                self._num_served_since_way_made = 0
-                return
+                return ahead[:count]
+        return []
 
     def _schedule_running(self, batch: Batch, budget: int) -> int:
         """Gives every running sequence at least one row; who cannot have its blocks preempts the lowest."""

@@ -3,8 +3,8 @@
     python -m benchmarks.speculation [--num-problems 40]
 
 Problems that training never saw are answered with drafts and without, turn and turn about in the order ABBA;
-the drafter's memory begins empty and fills with what it has just answered. Each side sees other problems of the
-same kinds in each pair, so that no answer has been seen before.
+the drafter's memory begins empty and fills with what it has just answered. In each pair the sides see other
+problems of the same kind, so that no answer has been seen before.
 """
 
 import argparse

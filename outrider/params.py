@@ -9,12 +9,12 @@ from outrider.rpc.errors import InvalidArgument
 from outrider.v1 import sampling_pb2 as pb
 
 MAX_NUM_LOGPROBS = 20
-MAX_SEED = 2**64 - 1
-# Each costs every step of its sequence.
-MAX_NUM_BAD_WORDS = 256
+# Each costs every step of its sequence. A word that a client gives as text may stand for two token sequences.
+MAX_NUM_BAD_WORDS = 1024
 MAX_NUM_BAD_WORD_TOKENS = 32
 MAX_NUM_BIASES = 1024
-MAX_NUM_STOP_TOKENS = 64
+# The gateway adds the model's own end tokens.
+MAX_NUM_STOP_TOKENS = 256
 # 1e-5 as the wire's float32: scores divided by much less leave float32.
 MIN_TEMPERATURE = 9.999999747378752e-06
 

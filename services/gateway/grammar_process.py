@@ -9,10 +9,12 @@ import sys
 
 from llguidance import LLMatcher, LLParserLimits
 
+from outrider.grammar_limits import GRAMMAR_LIMITS
+
 _MAX_ADDRESS_SPACE = 4 << 30
 _MAX_ERROR_LENGTH = 800
 # Those of the worker, so that it takes what passes here.
-_LIMITS = LLParserLimits(max_grammar_size=500_000, initial_lexer_fuel=1_000_000)
+_LIMITS = LLParserLimits(**GRAMMAR_LIMITS)
 
 
 def compile_error(language: str, text: str) -> str:

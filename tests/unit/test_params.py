@@ -73,10 +73,10 @@ def test_parameters_in_range_pass(value: SamplingParams) -> None:
         ("stop_token_ids", (1000,)),
         ("bad_words", ((1, 1000),)),
         ("bad_words", ((),)),
-        ("bad_words", ((1,),) * 257),
+        ("bad_words", ((1,),) * 1025),
         ("bad_words", ((1,) * 33,)),
         ("logit_bias", dict.fromkeys(range(1025), 1.0)),
-        ("stop_token_ids", (1,) * 65),
+        ("stop_token_ids", (1,) * 257),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(field: str, value: object) -> None:
@@ -88,10 +88,10 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: object) -> N
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ("bad_words", pb.SamplingParams(bad_words=[pb.TokenIds(ids=[1])] * 257)),
+        ("bad_words", pb.SamplingParams(bad_words=[pb.TokenIds(ids=[1])] * 1025)),
         ("bad_words", pb.SamplingParams(bad_words=[pb.TokenIds(ids=[1] * 33)])),
         ("logit_bias", pb.SamplingParams(logit_bias=dict.fromkeys(range(1025), 1.0))),
-        ("stop_token_ids", pb.SamplingParams(stop_token_ids=[1] * 65)),
+        ("stop_token_ids", pb.SamplingParams(stop_token_ids=[1] * 257)),
     ],
 )
 def test_a_message_with_too_much_is_refused_before_it_is_read(field: str, message: pb.SamplingParams) -> None:
@@ -103,9 +103,9 @@ def test_a_message_with_too_much_is_refused_before_it_is_read(field: str, messag
 def test_as_much_as_is_allowed_passes() -> None:
     value = SamplingParams(
         temperature=1e-5,
-        bad_words=((1,) * 32,) * 256,
+        bad_words=((1,) * 32,) * 1024,
         logit_bias=dict.fromkeys(range(1024), 1.0),
-        stop_token_ids=(1,) * 64,
+        stop_token_ids=(1,) * 256,
     )
     SamplingParams.from_proto(value.to_proto()).check(vocab_size=2000)
 

@@ -10,10 +10,14 @@ preemption costs no more rows, were all to be computed again, than were served s
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from services.scheduler.sequence import Sequence
+
+# So many times the distance is allowed to a tenant that runs no more sequences than the one behind it.
+PATIENCE = 8
 
 
 def _urgency(sequence: Sequence) -> tuple[int, int]:
@@ -105,10 +109,20 @@ class Tenants:
         ]
         return sequence.tenant_weight / (sequence.tenant_weight + sum(weights))
 
-    def ahead_of(self, sequence: Sequence, running: Iterable[Sequence], num_tokens: int) -> list[Sequence]:
-        """Returns the running sequences of tenants served more than this one's by so much, the last first."""
-        limit = self.served(sequence.tenant) + num_tokens
-        ahead = [other for other in running if self._tenants[other.tenant].served > limit]
+    def ahead_of(self, sequence: Sequence, running: Collection[Sequence], num_tokens: int) -> list[Sequence]:
+        """Returns the running sequences of tenants served more than this one's by so much, the last first.
+
+        One that runs no more of them than this sequence's tenant, by weight, may be further ahead: with as
+        many the distance hardly grows, and with fewer it goes by itself.
+        """
+        places: defaultdict[str, float] = defaultdict(float)
+        for other in running:
+            places[other.tenant] += 1 / self._tenants[other.tenant].weight
+        own, served = places[sequence.tenant], self.served(sequence.tenant)
+        limits = {name: num_tokens if num > own else PATIENCE * num_tokens for name, num in places.items()}
+        ahead = [
+            other for other in running if self._tenants[other.tenant].served - served > limits[other.tenant]
+        ]
         return sorted(ahead, key=self.rank, reverse=True)
 
     def waiting(self) -> Iterator[Sequence]:

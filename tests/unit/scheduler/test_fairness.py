@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.scheduler.fairness import Tenants
+from services.scheduler.fairness import PATIENCE, Tenants
 from services.scheduler.sequence import FinishReason, Sequence
 from tests.unit.scheduler.reference_group import ReferenceGroup, alone
 from tests.unit.scheduler.scenario import SequenceMaker, make_schedule, run, step
@@ -152,13 +152,28 @@ def test_a_tenant_whose_streams_hold_all_places_or_blocks_makes_way(
         assert sequence.token_ids == alone(prompt, 0, num_tokens=limit, stop=frozenset(), vocab_size=11)
 
 
+def test_sequences_make_way_until_the_tenants_run_as_many_and_then_no_more() -> None:
+    make = SequenceMaker()
+    group = ReferenceGroup(num_blocks=400, max_num_batched_tokens=32)
+    schedule = make_schedule(group, max_num_seqs=8, prefill_chunk=CHUNK)
+    for tenant in "ab":
+        for _ in range(10):
+            schedule.add(make([1] * 4, tenant=tenant, max_num_tokens=150))
+        for _ in range(3):
+            step(schedule, group)
+    for _ in range(60):
+        step(schedule, group)
+    assert schedule.counters.num_preemptions == 4
+    assert sorted(sequence.tenant for sequence in schedule.running.values()) == [*"aaaabbbb"]
+
+
 @given(
     num_outputs=st.lists(st.integers(40, 150), min_size=2, max_size=3),
     num_places=st.integers(1, 3),
     num_blocks=st.integers(45, 130),
 )
 @settings(max_examples=8, deadline=None)
-def test_however_long_the_outputs_a_tenant_falls_behind_by_a_chunk_and_two_sequences_of_each_other_tenant(
+def test_however_long_the_outputs_a_tenant_falls_behind_by_few_chunks_and_two_sequences_of_each_other_tenant(
     num_outputs: list[int], num_places: int, num_blocks: int
 ) -> None:
     make = SequenceMaker()
@@ -175,7 +190,7 @@ def test_however_long_the_outputs_a_tenant_falls_behind_by_a_chunk_and_two_seque
             served = [schedule.tenants.served(tenant) for tenant in tenants]
             # What makes way for a sequence is as long as that at most, and one more; a step has 12 rows.
             num_tokens = (len(tenants) - 1) * 2 * (6 + max(num_outputs))
-            assert max(served) - min(served) <= CHUNK + num_tokens + 2 * 12
+            assert max(served) - min(served) <= PATIENCE * CHUNK + num_tokens + 2 * 12
 
 
 def test_what_is_computed_again_is_not_charged_again() -> None:

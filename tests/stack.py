@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).parents[1]
+SERVICES = ("worker", "drafter", "scheduler", "gateway")
 
 
 class RunningStack:
@@ -26,6 +28,14 @@ class RunningStack:
             if f"services.{service}" in command:
                 return pid
         raise LookupError(service)
+
+    def pids(self) -> dict[str, int]:
+        """Returns the process ids of the services that run."""
+        found = {}
+        for service in SERVICES:
+            with suppress(LookupError):
+                found[service] = self.pid(service)
+        return found
 
     def metrics_address(self, service: str) -> str:
         """Returns HOST:PORT of a service's own HTTP side, read from its environment."""
@@ -79,3 +89,12 @@ def _addresses(output: IO[str]) -> tuple[str, str]:
         if kind.startswith("ready"):
             return found["gRPC"], found["HTTP"].split()[0]
     raise AssertionError("the stack ended before it was ready; its messages are above")
+
+
+def wait_until_gone(processes: Mapping[str, int]) -> None:
+    """Returns when none of the processes is left; the test's own limit ends the wait."""
+    for pid in processes.values():
+        with suppress(ProcessLookupError):
+            while True:
+                os.kill(pid, 0)
+                time.sleep(0.05)

@@ -8,7 +8,6 @@ import pytest
 from outrider.v1 import gateway_pb2 as gw
 from outrider.v1 import gateway_pb2_grpc, sampling_pb2
 from tests.integration.gateway_peers import TOKENIZER, chat, collect
-from tests.stack import running_stack
 
 THINK_END = TOKENIZER.encode("</think>")[0]
 SECTION_BEGIN = TOKENIZER.encode("<|tool_calls_section_begin|>")[0]
@@ -18,12 +17,6 @@ SCHEMA = {
     "required": ["count"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(scope="module")
-def stack():
-    with running_stack() as running:
-        yield running
 
 
 @pytest.fixture

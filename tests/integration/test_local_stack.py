@@ -1,8 +1,6 @@
 """The whole system as a user starts it: four real processes on the embedded model."""
 
-import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -17,41 +15,11 @@ import pytest
 from outrider import AsyncClient, Client
 from outrider.client import Answer, Stream
 from services.local.settings import DEFAULT_MODEL
-from tests.stack import ROOT, RunningStack, running_stack
+from tests.stack import ROOT, SERVICES, RunningStack, running_stack, wait_until_gone
 
-SERVICES = ("worker", "drafter", "scheduler", "gateway")
 # Long enough to be under way when something dies; the end tokens are ordinary ones, so it is never shorter.
 LONG = {"seed": 11, "temperature": 1.0, "max_tokens": 240, "ignore_eos": True, "timeout": 200.0}
 QUESTION = "What is 17 + 25?"
-
-
-def pids(stack: RunningStack) -> dict[str, int]:
-    """Returns the processes of the services that run."""
-    found = {}
-    for service in SERVICES:
-        with contextlib.suppress(LookupError):
-            found[service] = stack.pid(service)
-    return found
-
-
-def wait_until_gone(processes: dict[str, int]) -> None:
-    """Returns when none of the processes is left; the test's own limit ends the wait."""
-    for pid in processes.values():
-        with contextlib.suppress(ProcessLookupError):
-            while True:
-                os.kill(pid, 0)
-                time.sleep(0.05)
-
-
-@pytest.fixture(scope="module")
-def stack() -> Iterator[RunningStack]:
-    """Runs for the whole module, and is stopped as an operating system stops it."""
-    with running_stack() as running:
-        yield running
-        processes = pids(running)
-        running.process.terminate()
-        assert running.process.wait(60) == 0
-        wait_until_gone(processes)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +110,7 @@ def test_an_answer_under_way_survives_the_death_of_any_process(
     before = stack.pid(service)
     stack.kill(service)
     assert same_answer(stream.result()) == same_answer(undisturbed)
-    while pids(stack).get(service, before) == before:
+    while stack.pids().get(service, before) == before:
         time.sleep(0.05)
 
 
@@ -192,7 +160,7 @@ def test_an_answer_goes_on_over_connections_that_are_cut(stack: RunningStack, un
 
 def test_ctrl_c_stops_everything_and_leaves_nothing() -> None:
     with running_stack("--drafter", "none") as running:
-        processes = pids(running)
+        processes = running.pids()
         assert processes.keys() == {"worker", "scheduler", "gateway"}
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(60) == 0
@@ -225,7 +193,7 @@ def test_a_stream_that_is_left_ends_its_request(stack: RunningStack, client: Cli
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")
 def test_a_killed_stack_leaves_no_process_behind() -> None:
     with running_stack() as running:
-        processes = pids(running)
+        processes = running.pids()
         assert processes.keys() == set(SERVICES)
         running.process.kill()
         running.process.wait(60)

@@ -75,6 +75,7 @@ def test_every_service_counts_its_work_under_the_names_dashboards_know() -> None
         answer = client.chat(QUESTION, max_tokens=20, temperature=0).result()
         scheduler = scrape(stack.metrics_address("scheduler"))
         gateway = scrape(stack.http.removeprefix("http://"))
+        assert httpx.get(f"{stack.http}/healthz").status_code == 200
         others = [scrape(stack.metrics_address(service)) for service in ("worker", "drafter")]
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
         assert scheduler[f"outrider_{name}"] == 0
@@ -89,8 +90,3 @@ def test_every_service_counts_its_work_under_the_names_dashboards_know() -> None
         assert gateway[f"outrider_{name}_count"] == 1
     assert gateway["outrider_inter_token_latency_seconds_count"] > 0
     assert all(samples for samples in others)
-
-
-def test_health_is_plain_http_too() -> None:
-    with running_stack() as stack:
-        assert httpx.get(f"{stack.http}/healthz").status_code == 200

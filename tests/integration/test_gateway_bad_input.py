@@ -118,14 +118,14 @@ CASES: dict[str, tuple[Callable, str]] = {
         "options.sampling.bad_words",
     ),
     "too many bad token sequences": (
-        lambda: sampled(bad_words=[ids(ids=[1])] * 257),
+        lambda: sampled(bad_words=[ids(ids=[1])] * 1025),
         "options.sampling.bad_words",
     ),
     "too many biases": (
         lambda: sampled(logit_bias=dict.fromkeys(range(1025), 1)),
         "options.sampling.logit_bias",
     ),
-    "too many stop tokens": (lambda: sampled(stop_token_ids=[1] * 65), "options.sampling.stop_token_ids"),
+    "too many stop tokens": (lambda: sampled(stop_token_ids=[1] * 257), "options.sampling.stop_token_ids"),
     "a long request id": (lambda: chat(options=options(request_id="r" * 200)), "options.request_id"),
     "an unknown template option": (lambda: template_options(budget=1), "template_options.budget"),
     "a template variable of the gateway": (lambda: template_options(messages=1), "template_options.messages"),

@@ -9,6 +9,7 @@ import torch
 from outrider.kernels import BACKENDS
 from outrider.model.config import ModelConfig
 from outrider.model.errors import ModelError
+from outrider.model.kv_cache import KVCache
 from outrider.model.reader import Progress
 from outrider.model.sampling import GrammarCompiler
 from outrider.model.transformer import Transformer
@@ -28,6 +29,7 @@ def load(config: Config, is_stopped: Callable[[], bool]) -> Stepper:
     """Loads the model in the thread that will step it. Raises ConfigError, or LoadingStopped."""
     if config.backend not in BACKENDS:
         raise ConfigError(f"OUTRIDER_WORKER_BACKEND must be one of {', '.join(BACKENDS)}")
+    _check_device(config.device)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     try:
@@ -41,11 +43,30 @@ def load(config: Config, is_stopped: Callable[[], bool]) -> Stepper:
     except ModelError as error:
         raise ConfigError(f"OUTRIDER_WORKER_MODEL_DIR: {error}") from None
     facts = _facts(config, model)
-    kv_cache = model.new_kv_cache(facts.num_blocks, facts.block_size)
+    kv_cache = _new_kv_cache(model, facts)
     stepper = Stepper(model, kv_cache, facts, _grammar_compiler(config.model_dir, facts.vocab_size))
     stepper.warm_up()
     log.info("model_loaded", **{name: getattr(facts, name) for name in facts.__dataclass_fields__})
     return stepper
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"OUTRIDER_WORKER_DEVICE: {device!r} is not to be had: {reason}") from None
+
+
+def _new_kv_cache(model: Transformer, facts: GroupFacts) -> KVCache:
+    try:
+        return model.new_kv_cache(facts.num_blocks, facts.block_size)
+    except (MemoryError, torch.OutOfMemoryError):
+        num_bytes = facts.num_blocks * model.kv_bytes_per_block(facts.block_size)
+        raise ConfigError(
+            f"OUTRIDER_WORKER_NUM_BLOCKS or _KV_CACHE_BYTES: there is no memory for {facts.num_blocks} blocks"
+            f" of {num_bytes} bytes in all"
+        ) from None
 
 
 def _reporter(is_stopped: Callable[[], bool]) -> Progress:

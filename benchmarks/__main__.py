@@ -67,8 +67,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("docs/benchmarks.md"))
     arguments = parser.parse_args()
     overhead = scheduler_overhead.measure([1, 64], num_steps=1000)
-    served = asyncio.run(end_to_end.measure(DEFAULT_MODEL, [1, 16], num_tokens=128, num_pairs=5))
-    gained = asyncio.run(speculation.measure_alone(num_problems=60))
+    served = asyncio.run(end_to_end.measure(DEFAULT_MODEL, [1, 16], num_tokens=64, num_pairs=3))
+    gained = asyncio.run(speculation.measure_alone(num_problems=16))
     report = HEAD.format(
         day=date.today().isoformat(),
         cpu=processor(),

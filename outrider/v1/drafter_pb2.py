@@ -22,32 +22,37 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from outrider.v1 import features_pb2 as outrider_dot_v1_dot_features__pb2
 from outrider.v1 import sampling_pb2 as outrider_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19outrider/v1/drafter.proto\x12\x0boutrider.v1\x1a\x1aoutrider/v1/sampling.proto\"\xaa\x01\n\x13\x44raftSequenceOpened\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x19\n\x11num_prompt_tokens\x18\x04 \x01(\r\x12+\n\x06params\x18\x05 \x01(\x0b\x32\x1b.outrider.v1.SequenceParams\x12\x13\n\x0btraceparent\x18\x06 \x01(\t\"N\n\x14\x44raftTokensCommitted\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\"<\n\x13\x44raftSequenceClosed\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x10\n\x08\x66inished\x18\x02 \x01(\x08\"O\n\x0b\x44raftWanted\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x13\n\x0b\x62\x61se_length\x18\x02 \x01(\r\x12\x16\n\x0emax_num_tokens\x18\x03 \x01(\r\"\xd4\x01\n\x0eProposeRequest\x12\x30\n\x06opened\x18\x01 \x03(\x0b\x32 .outrider.v1.DraftSequenceOpened\x12\x34\n\tcommitted\x18\x02 \x03(\x0b\x32!.outrider.v1.DraftTokensCommitted\x12\x30\n\x06\x63losed\x18\x03 \x03(\x0b\x32 .outrider.v1.DraftSequenceClosed\x12(\n\x06wanted\x18\x04 \x03(\x0b\x32\x18.outrider.v1.DraftWanted\"\xac\x01\n\x05\x44raft\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x13\n\x0b\x62\x61se_length\x18\x02 \x01(\r\x12\x11\n\tbase_hash\x18\x03 \x01(\x06\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x13\n\x0b\x63onfidences\x18\x05 \x03(\x02\x12(\n\x06source\x18\x06 \x01(\x0e\x32\x18.outrider.v1.DraftSource\x12\x14\n\x0cmatch_length\x18\x07 \x01(\r\"5\n\x0fProposeResponse\x12\"\n\x06\x64rafts\x18\x01 \x03(\x0b\x32\x12.outrider.v1.Draft*\x8d\x01\n\x0b\x44raftSource\x12\x1c\n\x18\x44RAFT_SOURCE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x44RAFT_SOURCE_SUFFIX\x10\x01\x12\x16\n\x12\x44RAFT_SOURCE_MODEL\x10\x02\x12\x15\n\x11\x44RAFT_SOURCE_HEAD\x10\x03\x12\x18\n\x14\x44RAFT_SOURCE_GRAMMAR\x10\x04\x32Z\n\x0e\x44rafterService\x12H\n\x07Propose\x12\x1b.outrider.v1.ProposeRequest\x1a\x1c.outrider.v1.ProposeResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19outrider/v1/drafter.proto\x12\x0boutrider.v1\x1a\x1aoutrider/v1/features.proto\x1a\x1aoutrider/v1/sampling.proto\"\xaa\x01\n\x13\x44raftSequenceOpened\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x19\n\x11num_prompt_tokens\x18\x04 \x01(\r\x12+\n\x06params\x18\x05 \x01(\x0b\x32\x1b.outrider.v1.SequenceParams\x12\x13\n\x0btraceparent\x18\x06 \x01(\t\"N\n\x14\x44raftTokensCommitted\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\"<\n\x13\x44raftSequenceClosed\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x10\n\x08\x66inished\x18\x02 \x01(\x08\"z\n\x0b\x44raftWanted\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x13\n\x0b\x62\x61se_length\x18\x02 \x01(\r\x12\x16\n\x0emax_num_tokens\x18\x03 \x01(\r\x12)\n\x07sources\x18\x04 \x03(\x0e\x32\x18.outrider.v1.DraftSource\"\x90\x01\n\x0e\x44raftVerifying\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x13\n\x0b\x62\x61se_length\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x16\n\x0emax_num_tokens\x18\x04 \x01(\r\x12)\n\x07sources\x18\x05 \x03(\x0e\x32\x18.outrider.v1.DraftSource\"\xdb\x02\n\x0eProposeRequest\x12\x30\n\x06opened\x18\x01 \x03(\x0b\x32 .outrider.v1.DraftSequenceOpened\x12\x34\n\tcommitted\x18\x02 \x03(\x0b\x32!.outrider.v1.DraftTokensCommitted\x12\x30\n\x06\x63losed\x18\x03 \x03(\x0b\x32 .outrider.v1.DraftSequenceClosed\x12(\n\x06wanted\x18\x04 \x03(\x0b\x32\x18.outrider.v1.DraftWanted\x12.\n\tverifying\x18\x05 \x03(\x0b\x32\x1b.outrider.v1.DraftVerifying\x12/\n\x08\x66\x65\x61tures\x18\x06 \x03(\x0b\x32\x1d.outrider.v1.SequenceFeatures\x12\x12\n\nrequest_id\x18\x07 \x01(\x04\x12\x10\n\x08\x61head_us\x18\x08 \x01(\r\"\xac\x01\n\x05\x44raft\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x13\n\x0b\x62\x61se_length\x18\x02 \x01(\r\x12\x11\n\tbase_hash\x18\x03 \x01(\x06\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x13\n\x0b\x63onfidences\x18\x05 \x03(\x02\x12(\n\x06source\x18\x06 \x01(\x0e\x32\x18.outrider.v1.DraftSource\x12\x14\n\x0cmatch_length\x18\x07 \x01(\r\"c\n\x0f\x44raftSourceTime\x12(\n\x06source\x18\x01 \x01(\x0e\x32\x18.outrider.v1.DraftSource\x12\x12\n\ncompute_us\x18\x02 \x01(\r\x12\x12\n\nnum_drafts\x18\x03 \x01(\r\"\xa1\x01\n\x0fProposeResponse\x12\"\n\x06\x64rafts\x18\x01 \x03(\x0b\x32\x12.outrider.v1.Draft\x12\x12\n\nrequest_id\x18\x02 \x01(\x04\x12+\n\x05times\x18\x03 \x03(\x0b\x32\x1c.outrider.v1.DraftSourceTime\x12)\n\x07sources\x18\x04 \x03(\x0e\x32\x18.outrider.v1.DraftSource*\x8d\x01\n\x0b\x44raftSource\x12\x1c\n\x18\x44RAFT_SOURCE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x44RAFT_SOURCE_SUFFIX\x10\x01\x12\x16\n\x12\x44RAFT_SOURCE_MODEL\x10\x02\x12\x15\n\x11\x44RAFT_SOURCE_HEAD\x10\x03\x12\x18\n\x14\x44RAFT_SOURCE_GRAMMAR\x10\x04\x32Z\n\x0e\x44rafterService\x12H\n\x07Propose\x12\x1b.outrider.v1.ProposeRequest\x1a\x1c.outrider.v1.ProposeResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'outrider.v1.drafter_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DRAFTSOURCE']._serialized_start=912
-  _globals['_DRAFTSOURCE']._serialized_end=1053
-  _globals['_DRAFTSEQUENCEOPENED']._serialized_start=71
-  _globals['_DRAFTSEQUENCEOPENED']._serialized_end=241
-  _globals['_DRAFTTOKENSCOMMITTED']._serialized_start=243
-  _globals['_DRAFTTOKENSCOMMITTED']._serialized_end=321
-  _globals['_DRAFTSEQUENCECLOSED']._serialized_start=323
-  _globals['_DRAFTSEQUENCECLOSED']._serialized_end=383
-  _globals['_DRAFTWANTED']._serialized_start=385
-  _globals['_DRAFTWANTED']._serialized_end=464
-  _globals['_PROPOSEREQUEST']._serialized_start=467
-  _globals['_PROPOSEREQUEST']._serialized_end=679
-  _globals['_DRAFT']._serialized_start=682
-  _globals['_DRAFT']._serialized_end=854
-  _globals['_PROPOSERESPONSE']._serialized_start=856
-  _globals['_PROPOSERESPONSE']._serialized_end=909
-  _globals['_DRAFTERSERVICE']._serialized_start=1055
-  _globals['_DRAFTERSERVICE']._serialized_end=1145
+  _globals['_DRAFTSOURCE']._serialized_start=1475
+  _globals['_DRAFTSOURCE']._serialized_end=1616
+  _globals['_DRAFTSEQUENCEOPENED']._serialized_start=99
+  _globals['_DRAFTSEQUENCEOPENED']._serialized_end=269
+  _globals['_DRAFTTOKENSCOMMITTED']._serialized_start=271
+  _globals['_DRAFTTOKENSCOMMITTED']._serialized_end=349
+  _globals['_DRAFTSEQUENCECLOSED']._serialized_start=351
+  _globals['_DRAFTSEQUENCECLOSED']._serialized_end=411
+  _globals['_DRAFTWANTED']._serialized_start=413
+  _globals['_DRAFTWANTED']._serialized_end=535
+  _globals['_DRAFTVERIFYING']._serialized_start=538
+  _globals['_DRAFTVERIFYING']._serialized_end=682
+  _globals['_PROPOSEREQUEST']._serialized_start=685
+  _globals['_PROPOSEREQUEST']._serialized_end=1032
+  _globals['_DRAFT']._serialized_start=1035
+  _globals['_DRAFT']._serialized_end=1207
+  _globals['_DRAFTSOURCETIME']._serialized_start=1209
+  _globals['_DRAFTSOURCETIME']._serialized_end=1308
+  _globals['_PROPOSERESPONSE']._serialized_start=1311
+  _globals['_PROPOSERESPONSE']._serialized_end=1472
+  _globals['_DRAFTERSERVICE']._serialized_start=1618
+  _globals['_DRAFTERSERVICE']._serialized_end=1708
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from outrider.v1 import features_pb2 as _features_pb2
 from outrider.v1 import sampling_pb2 as _sampling_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -56,26 +57,50 @@ class DraftSequenceClosed(_message.Message):
     def __init__(self, sequence_id: _Optional[int] = ..., finished: bool = ...) -> None: ...
 
 class DraftWanted(_message.Message):
-    __slots__ = ("sequence_id", "base_length", "max_num_tokens")
+    __slots__ = ("sequence_id", "base_length", "max_num_tokens", "sources")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     BASE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     base_length: int
     max_num_tokens: int
-    def __init__(self, sequence_id: _Optional[int] = ..., base_length: _Optional[int] = ..., max_num_tokens: _Optional[int] = ...) -> None: ...
+    sources: _containers.RepeatedScalarFieldContainer[DraftSource]
+    def __init__(self, sequence_id: _Optional[int] = ..., base_length: _Optional[int] = ..., max_num_tokens: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[DraftSource, str]]] = ...) -> None: ...
+
+class DraftVerifying(_message.Message):
+    __slots__ = ("sequence_id", "base_length", "token_ids", "max_num_tokens", "sources")
+    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    BASE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    sequence_id: int
+    base_length: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    max_num_tokens: int
+    sources: _containers.RepeatedScalarFieldContainer[DraftSource]
+    def __init__(self, sequence_id: _Optional[int] = ..., base_length: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., max_num_tokens: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[DraftSource, str]]] = ...) -> None: ...
 
 class ProposeRequest(_message.Message):
-    __slots__ = ("opened", "committed", "closed", "wanted")
+    __slots__ = ("opened", "committed", "closed", "wanted", "verifying", "features", "request_id", "ahead_us")
     OPENED_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
+    VERIFYING_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_US_FIELD_NUMBER: _ClassVar[int]
     opened: _containers.RepeatedCompositeFieldContainer[DraftSequenceOpened]
     committed: _containers.RepeatedCompositeFieldContainer[DraftTokensCommitted]
     closed: _containers.RepeatedCompositeFieldContainer[DraftSequenceClosed]
     wanted: _containers.RepeatedCompositeFieldContainer[DraftWanted]
-    def __init__(self, opened: _Optional[_Iterable[_Union[DraftSequenceOpened, _Mapping]]] = ..., committed: _Optional[_Iterable[_Union[DraftTokensCommitted, _Mapping]]] = ..., closed: _Optional[_Iterable[_Union[DraftSequenceClosed, _Mapping]]] = ..., wanted: _Optional[_Iterable[_Union[DraftWanted, _Mapping]]] = ...) -> None: ...
+    verifying: _containers.RepeatedCompositeFieldContainer[DraftVerifying]
+    features: _containers.RepeatedCompositeFieldContainer[_features_pb2.SequenceFeatures]
+    request_id: int
+    ahead_us: int
+    def __init__(self, opened: _Optional[_Iterable[_Union[DraftSequenceOpened, _Mapping]]] = ..., committed: _Optional[_Iterable[_Union[DraftTokensCommitted, _Mapping]]] = ..., closed: _Optional[_Iterable[_Union[DraftSequenceClosed, _Mapping]]] = ..., wanted: _Optional[_Iterable[_Union[DraftWanted, _Mapping]]] = ..., verifying: _Optional[_Iterable[_Union[DraftVerifying, _Mapping]]] = ..., features: _Optional[_Iterable[_Union[_features_pb2.SequenceFeatures, _Mapping]]] = ..., request_id: _Optional[int] = ..., ahead_us: _Optional[int] = ...) -> None: ...
 
 class Draft(_message.Message):
     __slots__ = ("sequence_id", "base_length", "base_hash", "token_ids", "confidences", "source", "match_length")
@@ -95,8 +120,24 @@ class Draft(_message.Message):
     match_length: int
     def __init__(self, sequence_id: _Optional[int] = ..., base_length: _Optional[int] = ..., base_hash: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., confidences: _Optional[_Iterable[float]] = ..., source: _Optional[_Union[DraftSource, str]] = ..., match_length: _Optional[int] = ...) -> None: ...
 
+class DraftSourceTime(_message.Message):
+    __slots__ = ("source", "compute_us", "num_drafts")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_US_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    source: DraftSource
+    compute_us: int
+    num_drafts: int
+    def __init__(self, source: _Optional[_Union[DraftSource, str]] = ..., compute_us: _Optional[int] = ..., num_drafts: _Optional[int] = ...) -> None: ...
+
 class ProposeResponse(_message.Message):
-    __slots__ = ("drafts",)
+    __slots__ = ("drafts", "request_id", "times", "sources")
     DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     drafts: _containers.RepeatedCompositeFieldContainer[Draft]
-    def __init__(self, drafts: _Optional[_Iterable[_Union[Draft, _Mapping]]] = ...) -> None: ...
+    request_id: int
+    times: _containers.RepeatedCompositeFieldContainer[DraftSourceTime]
+    sources: _containers.RepeatedScalarFieldContainer[DraftSource]
+    def __init__(self, drafts: _Optional[_Iterable[_Union[Draft, _Mapping]]] = ..., request_id: _Optional[int] = ..., times: _Optional[_Iterable[_Union[DraftSourceTime, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[DraftSource, str]]] = ...) -> None: ...

@@ -47,7 +47,8 @@ class DrafterServiceServicer(object):
     """
 
     def Propose(self, request_iterator, context):
-        """Carries all sequences of one scheduler. Late, wrong or missing drafts cost time, never tokens.
+        """Carries all sequences of one scheduler. The first response says which sources there are; it answers no request.
+        Late, wrong or missing drafts cost time, never tokens.
         UNAVAILABLE: still loading or shutting down.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

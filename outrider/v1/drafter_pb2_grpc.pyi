@@ -34,7 +34,8 @@ class DrafterServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DrafterServiceAsyncStub: ...
     Propose: _grpc.StreamStreamMultiCallable[_drafter_pb2.ProposeRequest, _drafter_pb2.ProposeResponse]
-    """Carries all sequences of one scheduler. Late, wrong or missing drafts cost time, never tokens.
+    """Carries all sequences of one scheduler. The first response says which sources there are; it answers no request.
+    Late, wrong or missing drafts cost time, never tokens.
     UNAVAILABLE: still loading or shutting down.
     """
 
@@ -44,7 +45,8 @@ class DrafterServiceAsyncStub(DrafterServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Propose: _aio.StreamStreamMultiCallable[_drafter_pb2.ProposeRequest, _drafter_pb2.ProposeResponse]  # type: ignore[assignment]
-    """Carries all sequences of one scheduler. Late, wrong or missing drafts cost time, never tokens.
+    """Carries all sequences of one scheduler. The first response says which sources there are; it answers no request.
+    Late, wrong or missing drafts cost time, never tokens.
     UNAVAILABLE: still loading or shutting down.
     """
 
@@ -57,7 +59,8 @@ class DrafterServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_drafter_pb2.ProposeRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_drafter_pb2.ProposeResponse], _abc.AsyncIterator[_drafter_pb2.ProposeResponse]]:
-        """Carries all sequences of one scheduler. Late, wrong or missing drafts cost time, never tokens.
+        """Carries all sequences of one scheduler. The first response says which sources there are; it answers no request.
+        Late, wrong or missing drafts cost time, never tokens.
         UNAVAILABLE: still loading or shutting down.
         """
 

@@ -12,17 +12,36 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PHASE_UNSPECIFIED: _ClassVar[Phase]
+    PHASE_THINKING: _ClassVar[Phase]
+    PHASE_ANSWER: _ClassVar[Phase]
+    PHASE_TOOL_ARGUMENTS: _ClassVar[Phase]
+
 class SequenceFinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SEQUENCE_FINISH_REASON_UNSPECIFIED: _ClassVar[SequenceFinishReason]
     SEQUENCE_FINISH_REASON_STOP: _ClassVar[SequenceFinishReason]
     SEQUENCE_FINISH_REASON_LENGTH: _ClassVar[SequenceFinishReason]
+PHASE_UNSPECIFIED: Phase
+PHASE_THINKING: Phase
+PHASE_ANSWER: Phase
+PHASE_TOOL_ARGUMENTS: Phase
 SEQUENCE_FINISH_REASON_UNSPECIFIED: SequenceFinishReason
 SEQUENCE_FINISH_REASON_STOP: SequenceFinishReason
 SEQUENCE_FINISH_REASON_LENGTH: SequenceFinishReason
 
+class PhaseMark(_message.Message):
+    __slots__ = ("token_id", "phase")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    token_id: int
+    phase: Phase
+    def __init__(self, token_id: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ...) -> None: ...
+
 class Submit(_message.Message):
-    __slots__ = ("sequence_id", "request_id", "tenant", "tenant_weight", "priority", "prompt_token_ids", "output_token_ids", "params", "speculation", "timeout", "traceparent")
+    __slots__ = ("sequence_id", "request_id", "tenant", "tenant_weight", "priority", "prompt_token_ids", "output_token_ids", "params", "speculation", "timeout", "traceparent", "phase_marks")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +53,7 @@ class Submit(_message.Message):
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    PHASE_MARKS_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     request_id: str
     tenant: str
@@ -45,7 +65,8 @@ class Submit(_message.Message):
     speculation: _sampling_pb2.Speculation
     timeout: _duration_pb2.Duration
     traceparent: str
-    def __init__(self, sequence_id: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., tenant_weight: _Optional[float] = ..., priority: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[_sampling_pb2.SequenceParams, _Mapping]] = ..., speculation: _Optional[_Union[_sampling_pb2.Speculation, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    phase_marks: _containers.RepeatedCompositeFieldContainer[PhaseMark]
+    def __init__(self, sequence_id: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., tenant_weight: _Optional[float] = ..., priority: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[_sampling_pb2.SequenceParams, _Mapping]] = ..., speculation: _Optional[_Union[_sampling_pb2.Speculation, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., traceparent: _Optional[str] = ..., phase_marks: _Optional[_Iterable[_Union[PhaseMark, _Mapping]]] = ...) -> None: ...
 
 class Abort(_message.Message):
     __slots__ = ("sequence_id",)

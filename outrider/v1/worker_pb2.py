@@ -22,38 +22,39 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from outrider.v1 import features_pb2 as outrider_dot_v1_dot_features__pb2
 from outrider.v1 import sampling_pb2 as outrider_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18outrider/v1/worker.proto\x12\x0boutrider.v1\x1a\x1aoutrider/v1/sampling.proto\"\r\n\x0bOpenSession\"\x7f\n\rSequenceStart\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x19\n\x11num_prompt_tokens\x18\x02 \x01(\r\x12+\n\x06params\x18\x03 \x01(\x0b\x32\x1b.outrider.v1.SequenceParams\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\"\xb3\x01\n\x0cSequenceStep\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12)\n\x05start\x18\x02 \x01(\x0b\x32\x1a.outrider.v1.SequenceStart\x12\x1b\n\x13num_computed_tokens\x18\x03 \x01(\r\x12\x16\n\x0enum_new_tokens\x18\x04 \x01(\r\x12\x17\n\x0f\x64raft_token_ids\x18\x05 \x03(\r\x12\x15\n\rnew_block_ids\x18\x06 \x03(\r\"e\n\x05\x42\x61tch\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12,\n\tsequences\x18\x02 \x03(\x0b\x32\x19.outrider.v1.SequenceStep\x12\x1d\n\x15released_sequence_ids\x18\x03 \x03(\x04\"\x87\x01\n\x0bStepRequest\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12(\n\x04open\x18\x03 \x01(\x0b\x32\x18.outrider.v1.OpenSessionH\x00\x12#\n\x05\x62\x61tch\x18\x04 \x01(\x0b\x32\x12.outrider.v1.BatchH\x00\x42\t\n\x07request\"\xf2\x01\n\rSessionOpened\x12\r\n\x05model\x18\x01 \x01(\t\x12\x13\n\x0bnumerics_id\x18\x02 \x01(\t\x12\x15\n\rmax_model_len\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x1e\n\x16max_num_batched_tokens\x18\x07 \x01(\r\x12\x13\n\x0bnum_experts\x18\x08 \x01(\r\x12\x1d\n\x15num_experts_per_token\x18\t \x01(\r\x12\x16\n\x0enum_moe_layers\x18\n \x01(\r\"\xa0\x01\n\x0cOutputTokens\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x1b\n\x13num_accepted_tokens\x18\x02 \x01(\r\x12,\n\x08logprobs\x18\x03 \x03(\x0b\x32\x1a.outrider.v1.TokenLogprobs\x12\x18\n\x10\x66orced_token_ids\x18\x04 \x03(\r\x12\x18\n\x10grammar_complete\x18\x05 \x01(\x08\"?\n\x0fSequenceFailure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\"\x8e\x01\n\x0eSequenceOutput\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12+\n\x06tokens\x18\x02 \x01(\x0b\x32\x19.outrider.v1.OutputTokensH\x00\x12/\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1c.outrider.v1.SequenceFailureH\x00\x42\t\n\x07outcome\"\x91\x01\n\x0b\x42\x61tchOutput\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12,\n\x07outputs\x18\x02 \x03(\x0b\x32\x1b.outrider.v1.SequenceOutput\x12\x12\n\nforward_us\x18\x03 \x01(\r\x12\x11\n\tsample_us\x18\x04 \x01(\r\x12\x1c\n\x14num_distinct_experts\x18\x05 \x03(\r\"\x94\x01\n\x0cStepResponse\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12,\n\x06opened\x18\x03 \x01(\x0b\x32\x1a.outrider.v1.SessionOpenedH\x00\x12*\n\x06output\x18\x04 \x01(\x0b\x32\x18.outrider.v1.BatchOutputH\x00\x42\n\n\x08response2P\n\rWorkerService\x12?\n\x04Step\x12\x18.outrider.v1.StepRequest\x1a\x19.outrider.v1.StepResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18outrider/v1/worker.proto\x12\x0boutrider.v1\x1a\x1aoutrider/v1/features.proto\x1a\x1aoutrider/v1/sampling.proto\"\r\n\x0bOpenSession\"\x7f\n\rSequenceStart\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x19\n\x11num_prompt_tokens\x18\x02 \x01(\r\x12+\n\x06params\x18\x03 \x01(\x0b\x32\x1b.outrider.v1.SequenceParams\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\"\xcb\x01\n\x0cSequenceStep\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12)\n\x05start\x18\x02 \x01(\x0b\x32\x1a.outrider.v1.SequenceStart\x12\x1b\n\x13num_computed_tokens\x18\x03 \x01(\r\x12\x16\n\x0enum_new_tokens\x18\x04 \x01(\r\x12\x17\n\x0f\x64raft_token_ids\x18\x05 \x03(\r\x12\x15\n\rnew_block_ids\x18\x06 \x03(\r\x12\x16\n\x0ewants_features\x18\x07 \x01(\x08\"e\n\x05\x42\x61tch\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12,\n\tsequences\x18\x02 \x03(\x0b\x32\x19.outrider.v1.SequenceStep\x12\x1d\n\x15released_sequence_ids\x18\x03 \x03(\x04\"\x87\x01\n\x0bStepRequest\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12(\n\x04open\x18\x03 \x01(\x0b\x32\x18.outrider.v1.OpenSessionH\x00\x12#\n\x05\x62\x61tch\x18\x04 \x01(\x0b\x32\x12.outrider.v1.BatchH\x00\x42\t\n\x07request\"\x98\x02\n\rSessionOpened\x12\r\n\x05model\x18\x01 \x01(\t\x12\x13\n\x0bnumerics_id\x18\x02 \x01(\t\x12\x15\n\rmax_model_len\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x1e\n\x16max_num_batched_tokens\x18\x07 \x01(\r\x12\x13\n\x0bnum_experts\x18\x08 \x01(\r\x12\x1d\n\x15num_experts_per_token\x18\t \x01(\r\x12\x16\n\x0enum_moe_layers\x18\n \x01(\r\x12\x14\n\x0c\x66\x65\x61ture_size\x18\x0b \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x0c \x01(\t\"\xa0\x01\n\x0cOutputTokens\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x1b\n\x13num_accepted_tokens\x18\x02 \x01(\r\x12,\n\x08logprobs\x18\x03 \x03(\x0b\x32\x1a.outrider.v1.TokenLogprobs\x12\x18\n\x10\x66orced_token_ids\x18\x04 \x03(\r\x12\x18\n\x10grammar_complete\x18\x05 \x01(\x08\"?\n\x0fSequenceFailure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\"\x8e\x01\n\x0eSequenceOutput\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12+\n\x06tokens\x18\x02 \x01(\x0b\x32\x19.outrider.v1.OutputTokensH\x00\x12/\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1c.outrider.v1.SequenceFailureH\x00\x42\t\n\x07outcome\"\xc2\x01\n\x0b\x42\x61tchOutput\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12,\n\x07outputs\x18\x02 \x03(\x0b\x32\x1b.outrider.v1.SequenceOutput\x12\x12\n\nforward_us\x18\x03 \x01(\r\x12\x11\n\tsample_us\x18\x04 \x01(\r\x12\x1c\n\x14num_distinct_experts\x18\x05 \x03(\r\x12/\n\x08\x66\x65\x61tures\x18\x06 \x03(\x0b\x32\x1d.outrider.v1.SequenceFeatures\"\x94\x01\n\x0cStepResponse\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12,\n\x06opened\x18\x03 \x01(\x0b\x32\x1a.outrider.v1.SessionOpenedH\x00\x12*\n\x06output\x18\x04 \x01(\x0b\x32\x18.outrider.v1.BatchOutputH\x00\x42\n\n\x08response2P\n\rWorkerService\x12?\n\x04Step\x12\x18.outrider.v1.StepRequest\x1a\x19.outrider.v1.StepResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'outrider.v1.worker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OPENSESSION']._serialized_start=69
-  _globals['_OPENSESSION']._serialized_end=82
-  _globals['_SEQUENCESTART']._serialized_start=84
-  _globals['_SEQUENCESTART']._serialized_end=211
-  _globals['_SEQUENCESTEP']._serialized_start=214
-  _globals['_SEQUENCESTEP']._serialized_end=393
-  _globals['_BATCH']._serialized_start=395
-  _globals['_BATCH']._serialized_end=496
-  _globals['_STEPREQUEST']._serialized_start=499
-  _globals['_STEPREQUEST']._serialized_end=634
-  _globals['_SESSIONOPENED']._serialized_start=637
-  _globals['_SESSIONOPENED']._serialized_end=879
-  _globals['_OUTPUTTOKENS']._serialized_start=882
-  _globals['_OUTPUTTOKENS']._serialized_end=1042
-  _globals['_SEQUENCEFAILURE']._serialized_start=1044
-  _globals['_SEQUENCEFAILURE']._serialized_end=1107
-  _globals['_SEQUENCEOUTPUT']._serialized_start=1110
-  _globals['_SEQUENCEOUTPUT']._serialized_end=1252
-  _globals['_BATCHOUTPUT']._serialized_start=1255
-  _globals['_BATCHOUTPUT']._serialized_end=1400
-  _globals['_STEPRESPONSE']._serialized_start=1403
-  _globals['_STEPRESPONSE']._serialized_end=1551
-  _globals['_WORKERSERVICE']._serialized_start=1553
-  _globals['_WORKERSERVICE']._serialized_end=1633
+  _globals['_OPENSESSION']._serialized_start=97
+  _globals['_OPENSESSION']._serialized_end=110
+  _globals['_SEQUENCESTART']._serialized_start=112
+  _globals['_SEQUENCESTART']._serialized_end=239
+  _globals['_SEQUENCESTEP']._serialized_start=242
+  _globals['_SEQUENCESTEP']._serialized_end=445
+  _globals['_BATCH']._serialized_start=447
+  _globals['_BATCH']._serialized_end=548
+  _globals['_STEPREQUEST']._serialized_start=551
+  _globals['_STEPREQUEST']._serialized_end=686
+  _globals['_SESSIONOPENED']._serialized_start=689
+  _globals['_SESSIONOPENED']._serialized_end=969
+  _globals['_OUTPUTTOKENS']._serialized_start=972
+  _globals['_OUTPUTTOKENS']._serialized_end=1132
+  _globals['_SEQUENCEFAILURE']._serialized_start=1134
+  _globals['_SEQUENCEFAILURE']._serialized_end=1197
+  _globals['_SEQUENCEOUTPUT']._serialized_start=1200
+  _globals['_SEQUENCEOUTPUT']._serialized_end=1342
+  _globals['_BATCHOUTPUT']._serialized_start=1345
+  _globals['_BATCHOUTPUT']._serialized_end=1539
+  _globals['_STEPRESPONSE']._serialized_start=1542
+  _globals['_STEPRESPONSE']._serialized_end=1690
+  _globals['_WORKERSERVICE']._serialized_start=1692
+  _globals['_WORKERSERVICE']._serialized_end=1772
 # @@protoc_insertion_point(module_scope)

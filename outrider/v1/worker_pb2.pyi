@@ -1,3 +1,4 @@
+from outrider.v1 import features_pb2 as _features_pb2
 from outrider.v1 import sampling_pb2 as _sampling_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -24,20 +25,22 @@ class SequenceStart(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., params: _Optional[_Union[_sampling_pb2.SequenceParams, _Mapping]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class SequenceStep(_message.Message):
-    __slots__ = ("sequence_id", "start", "num_computed_tokens", "num_new_tokens", "draft_token_ids", "new_block_ids")
+    __slots__ = ("sequence_id", "start", "num_computed_tokens", "num_new_tokens", "draft_token_ids", "new_block_ids", "wants_features")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     NUM_COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     NEW_BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
+    WANTS_FEATURES_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     start: SequenceStart
     num_computed_tokens: int
     num_new_tokens: int
     draft_token_ids: _containers.RepeatedScalarFieldContainer[int]
     new_block_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, sequence_id: _Optional[int] = ..., start: _Optional[_Union[SequenceStart, _Mapping]] = ..., num_computed_tokens: _Optional[int] = ..., num_new_tokens: _Optional[int] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., new_block_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    wants_features: bool
+    def __init__(self, sequence_id: _Optional[int] = ..., start: _Optional[_Union[SequenceStart, _Mapping]] = ..., num_computed_tokens: _Optional[int] = ..., num_new_tokens: _Optional[int] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., new_block_ids: _Optional[_Iterable[int]] = ..., wants_features: bool = ...) -> None: ...
 
 class Batch(_message.Message):
     __slots__ = ("step_id", "sequences", "released_sequence_ids")
@@ -62,7 +65,7 @@ class StepRequest(_message.Message):
     def __init__(self, session: _Optional[int] = ..., epoch: _Optional[int] = ..., open: _Optional[_Union[OpenSession, _Mapping]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ...) -> None: ...
 
 class SessionOpened(_message.Message):
-    __slots__ = ("model", "numerics_id", "max_model_len", "vocab_size", "num_blocks", "block_size", "max_num_batched_tokens", "num_experts", "num_experts_per_token", "num_moe_layers")
+    __slots__ = ("model", "numerics_id", "max_model_len", "vocab_size", "num_blocks", "block_size", "max_num_batched_tokens", "num_experts", "num_experts_per_token", "num_moe_layers", "feature_size", "device")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +76,8 @@ class SessionOpened(_message.Message):
     NUM_EXPERTS_FIELD_NUMBER: _ClassVar[int]
     NUM_EXPERTS_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     NUM_MOE_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     model: str
     numerics_id: str
     max_model_len: int
@@ -83,7 +88,9 @@ class SessionOpened(_message.Message):
     num_experts: int
     num_experts_per_token: int
     num_moe_layers: int
-    def __init__(self, model: _Optional[str] = ..., numerics_id: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., num_experts: _Optional[int] = ..., num_experts_per_token: _Optional[int] = ..., num_moe_layers: _Optional[int] = ...) -> None: ...
+    feature_size: int
+    device: str
+    def __init__(self, model: _Optional[str] = ..., numerics_id: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., num_experts: _Optional[int] = ..., num_experts_per_token: _Optional[int] = ..., num_moe_layers: _Optional[int] = ..., feature_size: _Optional[int] = ..., device: _Optional[str] = ...) -> None: ...
 
 class OutputTokens(_message.Message):
     __slots__ = ("token_ids", "num_accepted_tokens", "logprobs", "forced_token_ids", "grammar_complete")
@@ -120,18 +127,20 @@ class SequenceOutput(_message.Message):
     def __init__(self, sequence_id: _Optional[int] = ..., tokens: _Optional[_Union[OutputTokens, _Mapping]] = ..., failure: _Optional[_Union[SequenceFailure, _Mapping]] = ...) -> None: ...
 
 class BatchOutput(_message.Message):
-    __slots__ = ("step_id", "outputs", "forward_us", "sample_us", "num_distinct_experts")
+    __slots__ = ("step_id", "outputs", "forward_us", "sample_us", "num_distinct_experts", "features")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     FORWARD_US_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
     NUM_DISTINCT_EXPERTS_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     outputs: _containers.RepeatedCompositeFieldContainer[SequenceOutput]
     forward_us: int
     sample_us: int
     num_distinct_experts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, step_id: _Optional[int] = ..., outputs: _Optional[_Iterable[_Union[SequenceOutput, _Mapping]]] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., num_distinct_experts: _Optional[_Iterable[int]] = ...) -> None: ...
+    features: _containers.RepeatedCompositeFieldContainer[_features_pb2.SequenceFeatures]
+    def __init__(self, step_id: _Optional[int] = ..., outputs: _Optional[_Iterable[_Union[SequenceOutput, _Mapping]]] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., num_distinct_experts: _Optional[_Iterable[int]] = ..., features: _Optional[_Iterable[_Union[_features_pb2.SequenceFeatures, _Mapping]]] = ...) -> None: ...
 
 class StepResponse(_message.Message):
     __slots__ = ("session", "epoch", "opened", "output")

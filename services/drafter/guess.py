@@ -30,13 +30,22 @@ class Occurrence:
     match_length: int
 
 
+Alternatives = tuple[tuple[int, float], ...]
+"""Other tokens that a place may turn out to hold, likeliest first, each with its chance."""
+
+
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Tokens guessed to come next, each with the chance that it is right if those before it are."""
+    """Tokens guessed to come next, each with the chance that it is right if those before it are.
+
+    `alternatives`, where a source knows any, has an entry for each place of the draft and one for the place
+    behind it (the bonus token if all is accepted): the outcomes to draft ahead for.
+    """
 
     token_ids: tuple[int, ...] = ()
     confidences: tuple[float, ...] = ()
     match_length: int = 0
+    alternatives: tuple[Alternatives, ...] = ()
 
     @property
     def num_expected(self) -> float:

@@ -18,8 +18,9 @@ from services.scheduler.drafts import Drafts
 from services.scheduler.gateway import Gateway
 from services.scheduler.group import Group, GroupChanged
 from services.scheduler.load import Speed, load_message
+from services.scheduler.places import Limits
 from services.scheduler.presence import GroupPresence
-from services.scheduler.schedule import Limits, Schedule
+from services.scheduler.schedule import Schedule
 
 log = structlog.get_logger()
 

@@ -1,7 +1,6 @@
 """Which tokens are computed in the next step, and what becomes of the answer."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from outrider.rpc.errors import OutriderError
 from services.scheduler.batch import Batch, BatchOutput, GroupFacts, SequenceOutput, SequenceStep
@@ -9,6 +8,7 @@ from services.scheduler.blocks import BlockPool
 from services.scheduler.commit import commit
 from services.scheduler.counters import Counters
 from services.scheduler.fairness import Tenants
+from services.scheduler.places import Limits, Places
 from services.scheduler.sequence import FinishReason, Sequence, SequenceState
 from services.scheduler.suspects import Suspects
 
@@ -17,23 +17,11 @@ MAX_NUM_START_BYTES = 12_000_000
 BYTES_PER_TOKEN = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What one step may hold."""
-
-    max_num_batched_tokens: int | None  # None: what the group takes
-    max_num_seqs: int
-    prefill_chunk: int
-
-
 class Schedule:
     """All sequences of one group.
 
     The invariant: a step computes some of a sequence's tokens until computed catches up with known plus
     draft. Prompt, output, verification, resume and a second computation after preemption differ in numbers.
-
-    A sequence holds the blocks of its known tokens from the moment it runs until it is preempted or ends; one
-    that ends while a step is in flight, until that step is processed.
     """
 
     def __init__(self, facts: GroupFacts, limits: Limits) -> None:
@@ -42,12 +30,19 @@ class Schedule:
         self.tenants = Tenants()
         self.suspects = Suspects()
         self.counters = Counters()
-        self.running: dict[int, Sequence] = {}
-        self.blocks = BlockPool(num_blocks=facts.num_blocks, block_size=facts.block_size)
+        self.places = Places(facts, limits, self.tenants, self.counters)
         self._in_flight: Batch | None = None
-        self._released_ids: list[int] = []
         self._ended: list[Sequence] = []
-        self._num_served_since_way_made = 0
+
+    @property
+    def running(self) -> dict[int, Sequence]:
+        """The sequences that have blocks, by id."""
+        return self.places.running
+
+    @property
+    def blocks(self) -> BlockPool:
+        """The blocks of the group's cache."""
+        return self.places.blocks
 
     @property
     def has_work(self) -> bool:
@@ -57,17 +52,12 @@ class Schedule:
     @property
     def owes_step(self) -> bool:
         """Whether the group must hear of something: of work, or at least of sequences to forget."""
-        return self.has_work or bool(self._released_ids)
+        return self.has_work or bool(self.places.released_ids)
 
     @property
     def max_num_batched_tokens(self) -> int:
         """The rows of one step."""
-        limit = self.limits.max_num_batched_tokens
-        return (
-            self.facts.max_num_batched_tokens
-            if limit is None
-            else min(limit, self.facts.max_num_batched_tokens)
-        )
+        return self.limits.max_num_rows(self.facts)
 
     def sequences(self) -> Iterator[Sequence]:
         """Yields every sequence that has not ended."""
@@ -92,7 +82,7 @@ class Schedule:
         sequence.outbox.add(sequence)
         sequence.trace.finish(end, sequence.num_tokens - sequence.num_prompt_tokens)
         if not self._is_in_flight(sequence):
-            self._release(sequence)
+            self.places.release(sequence)
 
     def take_ended(self) -> list[Sequence]:
         """Returns the sequences that ended since the last call."""
@@ -101,12 +91,9 @@ class Schedule:
 
     def void(self, facts: GroupFacts) -> None:
         """Begins anew with a group that has lost its blocks: every running sequence waits with its tokens."""
-        self.blocks = BlockPool(num_blocks=facts.num_blocks, block_size=facts.block_size)
         self.facts = facts
         self._in_flight = None
-        self._released_ids = []
-        for sequence in list(self.running.values()):
-            self._wait_again(sequence)
+        self.places.void(facts)
 
     def schedule(self) -> Batch:
         """Picks the next step: running sequences, then waiting ones, then drafts with what is left."""
@@ -115,7 +102,7 @@ class Schedule:
         if (suspect := self.suspects.first()) is not None:
             self._schedule_alone(batch, suspect)
         else:
-            self._make_way()
+            self.places.make_way()
             budget = self._schedule_running(batch, self.max_num_batched_tokens)
             budget = self._schedule_waiting(batch, budget)
             self._schedule_drafts(batch, budget)
@@ -124,7 +111,7 @@ class Schedule:
             step.new_block_ids = sequence.block_table[sequence.num_blocks_known_to_group :]
             sequence.num_blocks_known_to_group = len(sequence.block_table)
             sequence.is_known_to_group = True
-        batch.released_sequence_ids, self._released_ids = self._released_ids, []
+        batch.released_sequence_ids = self.places.take_released()
         self._in_flight = batch
         return batch
 
@@ -138,7 +125,7 @@ class Schedule:
                 self._advance(step, answer.outputs.get(step.sequence.id))
             else:
                 step.sequence.num_computed_tokens = step.num_tokens_after
-                self._release(step.sequence)
+                self.places.release(step.sequence)
 
     def fail(self, batch: Batch, error: OutriderError) -> None:
         """Takes back a step that failed; ends a sequence only once it is known to be why. `void` follows."""
@@ -146,7 +133,7 @@ class Schedule:
         self._in_flight = None
         for step in batch.steps:
             if step.sequence.state is not SequenceState.RUNNING:
-                self._release(step.sequence)
+                self.places.release(step.sequence)
             elif self.suspects.is_guilty_after(step.sequence):
                 self.end(step.sequence, error)
 
@@ -165,35 +152,9 @@ class Schedule:
 
     def _schedule_alone(self, batch: Batch, sequence: Sequence) -> None:
         """Gives a suspect a step of its own; `void` left none running but those that were tried before it."""
-        while sequence.state is SequenceState.WAITING and not self._start(sequence):
-            self._preempt(max(self.running.values(), key=self.tenants.rank))
+        while sequence.state is SequenceState.WAITING and not self.places.start(sequence):
+            self.places.preempt(max(self.running.values(), key=self.tenants.rank))
         self._compute(batch, sequence, self.max_num_batched_tokens)
-
-    def _make_way(self) -> None:
-        """Preempts for a waiting sequence whose tenant fell behind, if it can run then and it is time."""
-        first = self.tenants.first()
-        making_way = self._making_way_for(first) if first is not None else []
-        for sequence in making_way:
-            self._preempt(sequence)
-        if making_way:
-            self._num_served_since_way_made = 0
-
-    def _making_way_for(self, first: Sequence) -> list[Sequence]:
-        ahead = self.tenants.ahead_of(first, self.running.values(), self.limits.prefill_chunk)
-        if not ahead:
-            return []
-        cached, num_lacking = self._match(first)
-        if self._has_place(num_lacking, len(self.running), self.blocks.num_free_blocks_beside(cached)):
-            return []
-        tables = [sequence.block_table for sequence in ahead]
-        num_tokens = 0
-        for count, num_free in enumerate(self.blocks.num_free_blocks_as_released(tables, cached), 1):
-            num_tokens += ahead[count - 1].num_tokens
-            if num_tokens > self._num_served_since_way_made:
-                break
-            if self._has_place(num_lacking, len(self.running) - count, num_free):
-                return ahead[:count]
-        return []
 
     def _schedule_running(self, batch: Batch, budget: int) -> int:
         """Gives every running sequence at least one row; who cannot have its blocks preempts the lowest."""
@@ -201,9 +162,9 @@ class Schedule:
         for position, sequence in enumerate(order):
             if sequence.state is not SequenceState.RUNNING:
                 break  # Preempted by one before it, and so are all behind it.
-            while not self._grow(sequence, sequence.num_tokens):
+            while not self.places.grow(sequence, sequence.num_tokens):
                 lowest = next(other for other in reversed(order) if other.state is SequenceState.RUNNING)
-                self._preempt(lowest)
+                self.places.preempt(lowest)
                 if lowest is sequence:
                     return budget
             num_behind = len(order) - position - 1
@@ -215,7 +176,7 @@ class Schedule:
         num_start_bytes = 0
         while budget:
             sequence = self.tenants.first()
-            if sequence is None or num_start_bytes > MAX_NUM_START_BYTES or not self._start(sequence):
+            if sequence is None or num_start_bytes > MAX_NUM_START_BYTES or not self.places.start(sequence):
                 break
             budget -= self._compute(batch, sequence, budget)
             num_start_bytes += BYTES_PER_TOKEN * sequence.num_tokens + sequence.params.ByteSize()
@@ -232,7 +193,7 @@ class Schedule:
             if draft is None or draft.base_length != sequence.num_tokens or not step.chooses:
                 continue
             num_wanted = min(len(draft.token_ids), sequence.num_useful_draft_tokens, budget)
-            self._grow(sequence, sequence.num_tokens + num_wanted, at_most=True)
+            self.places.grow(sequence, sequence.num_tokens + num_wanted, at_most=True)
             room = len(sequence.block_table) * self.blocks.block_size - sequence.num_tokens
             step.draft_token_ids = draft.token_ids[: min(num_wanted, room)]
             step.source = draft.source
@@ -252,69 +213,6 @@ class Schedule:
         sequence.num_steps += 1
         return count
 
-    def _grow(self, sequence: Sequence, num_tokens: int, *, at_most: bool = False) -> bool:
-        """Extends a block table to hold so many tokens; if blocks lack, not at all, or `at_most` so far."""
-        count = self.blocks.num_blocks_for(num_tokens) - len(sequence.block_table)
-        if count > self.blocks.num_free_blocks:
-            if not at_most:
-                return False
-            count = self.blocks.num_free_blocks
-        if count > 0:
-            sequence.block_table += self.blocks.allocate(count)
-        return True
-
-    def _start(self, sequence: Sequence) -> bool:
-        """Lets a waiting sequence run if all its known tokens find blocks, cached or free."""
-        blocks = self.blocks
-        cached, count = self._match(sequence)
-        if not self._has_place(count, len(self.running), blocks.num_free_blocks_beside(cached)):
-            return False
-        self.tenants.remove(sequence)
-        self.running[sequence.id] = sequence
-        sequence.state = SequenceState.RUNNING
-        blocks.share(cached)
-        sequence.block_table = cached + blocks.allocate(count)
-        sequence.num_published_blocks = len(cached)
-        sequence.num_computed_tokens = len(cached) * blocks.block_size
-        sequence.num_charged_tokens = max(sequence.num_charged_tokens, sequence.num_computed_tokens)
-        self._note_start(sequence)
-        return True
-
-    def _match(self, sequence: Sequence) -> tuple[list[int], int]:
-        """Returns the cached blocks and how many more it takes; one token at least stays to be computed."""
-        blocks, num_tokens = self.blocks, sequence.num_tokens
-        num_cacheable = (num_tokens - 1) // blocks.block_size
-        cached = blocks.match(sequence.block_hashes(blocks.block_size, num_cacheable))
-        return cached, blocks.num_blocks_for(num_tokens) - len(cached)
-
-    def _has_place(self, num_lacking: int, num_running: int, num_free: int) -> bool:
-        """Returns whether a sequence that lacks so many blocks can run beside so many others.
-
-        Each of those needs a row per step, and a block of its own is left free: else the first to need one
-        would preempt the newcomer.
-        """
-        max_num_running = min(self.limits.max_num_seqs, self.max_num_batched_tokens)
-        return num_running < max_num_running and num_lacking + num_running <= num_free
-
-    def _note_start(self, sequence: Sequence) -> None:
-        if sequence.num_cached_tokens is None:
-            sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
-            self.counters.num_prefix_cache_queries += sequence.num_prompt_tokens
-            self.counters.num_prefix_cache_hits += sequence.num_cached_tokens
-            sequence.trace.event("scheduled")
-            sequence.outbox.add(sequence)
-
-    def _preempt(self, sequence: Sequence) -> None:
-        self._release(sequence)
-        self._wait_again(sequence)
-
-    def _wait_again(self, sequence: Sequence) -> None:
-        self.counters.num_preemptions += 1
-        sequence.trace.event("preempted")
-        del self.running[sequence.id]
-        sequence.set_back()
-        self.tenants.add(sequence)
-
     def _advance(self, step: SequenceStep, output: SequenceOutput | None) -> None:
         sequence = step.sequence
         advance = commit(step, output, self.facts.vocab_size)
@@ -326,29 +224,10 @@ class Schedule:
             sequence.trace.event_once("first token")
             sequence.outbox.add(sequence)
         self.tenants.charge(sequence, advance.num_charged_tokens)
-        self._num_served_since_way_made += advance.num_charged_tokens
-        self._publish(sequence)
+        self.places.note_served(advance.num_charged_tokens)
+        self.places.publish(sequence)
         if advance.end is not None:
             self.end(sequence, advance.end)
-
-    def _publish(self, sequence: Sequence) -> None:
-        """Offers the full blocks of committed and computed tokens to the prefix cache; drafts are neither."""
-        block_size = self.blocks.block_size
-        num_full = min(sequence.num_computed_tokens, sequence.num_tokens) // block_size
-        if num_full > sequence.num_published_blocks:
-            hashes = sequence.block_hashes(block_size, num_full)
-            for index in range(sequence.num_published_blocks, num_full):
-                self.blocks.publish(sequence.block_table[index], hashes[index])
-            sequence.num_published_blocks = num_full
-
-    def _release(self, sequence: Sequence) -> None:
-        """Gives the blocks back, the full ones as cache, and lets the group forget the sequence."""
-        self._publish(sequence)
-        self.blocks.release(sequence.block_table)
-        sequence.block_table = []
-        if sequence.is_known_to_group:
-            self._released_ids.append(sequence.id)
-            sequence.is_known_to_group = False
 
     def _is_in_flight(self, sequence: Sequence) -> bool:
         return self._in_flight is not None and any(

@@ -5,7 +5,8 @@ from itertools import count
 from outrider.v1 import sampling_pb2
 from services.scheduler.batch import Batch, BatchOutput, GroupFacts
 from services.scheduler.events import Outbox
-from services.scheduler.schedule import Limits, Schedule
+from services.scheduler.places import Limits
+from services.scheduler.schedule import Schedule
 from services.scheduler.sequence import Draft, Sequence
 from services.scheduler.tracing import Trace
 from tests.unit.scheduler.reference_group import ReferenceGroup

@@ -83,24 +83,24 @@ class DraftVerifying(_message.Message):
     def __init__(self, sequence_id: _Optional[int] = ..., base_length: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., max_num_tokens: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[DraftSource, str]]] = ...) -> None: ...
 
 class ProposeRequest(_message.Message):
-    __slots__ = ("opened", "committed", "closed", "wanted", "verifying", "features", "request_id", "ahead_us")
+    __slots__ = ("opened", "committed", "closed", "features", "wanted", "verifying", "request_id", "ahead_us")
     OPENED_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
     VERIFYING_FIELD_NUMBER: _ClassVar[int]
-    FEATURES_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     AHEAD_US_FIELD_NUMBER: _ClassVar[int]
     opened: _containers.RepeatedCompositeFieldContainer[DraftSequenceOpened]
     committed: _containers.RepeatedCompositeFieldContainer[DraftTokensCommitted]
     closed: _containers.RepeatedCompositeFieldContainer[DraftSequenceClosed]
+    features: _containers.RepeatedCompositeFieldContainer[_features_pb2.SequenceFeatures]
     wanted: _containers.RepeatedCompositeFieldContainer[DraftWanted]
     verifying: _containers.RepeatedCompositeFieldContainer[DraftVerifying]
-    features: _containers.RepeatedCompositeFieldContainer[_features_pb2.SequenceFeatures]
     request_id: int
     ahead_us: int
-    def __init__(self, opened: _Optional[_Iterable[_Union[DraftSequenceOpened, _Mapping]]] = ..., committed: _Optional[_Iterable[_Union[DraftTokensCommitted, _Mapping]]] = ..., closed: _Optional[_Iterable[_Union[DraftSequenceClosed, _Mapping]]] = ..., wanted: _Optional[_Iterable[_Union[DraftWanted, _Mapping]]] = ..., verifying: _Optional[_Iterable[_Union[DraftVerifying, _Mapping]]] = ..., features: _Optional[_Iterable[_Union[_features_pb2.SequenceFeatures, _Mapping]]] = ..., request_id: _Optional[int] = ..., ahead_us: _Optional[int] = ...) -> None: ...
+    def __init__(self, opened: _Optional[_Iterable[_Union[DraftSequenceOpened, _Mapping]]] = ..., committed: _Optional[_Iterable[_Union[DraftTokensCommitted, _Mapping]]] = ..., closed: _Optional[_Iterable[_Union[DraftSequenceClosed, _Mapping]]] = ..., features: _Optional[_Iterable[_Union[_features_pb2.SequenceFeatures, _Mapping]]] = ..., wanted: _Optional[_Iterable[_Union[DraftWanted, _Mapping]]] = ..., verifying: _Optional[_Iterable[_Union[DraftVerifying, _Mapping]]] = ..., request_id: _Optional[int] = ..., ahead_us: _Optional[int] = ...) -> None: ...
 
 class Draft(_message.Message):
     __slots__ = ("sequence_id", "base_length", "base_hash", "token_ids", "confidences", "source", "match_length")
@@ -131,13 +131,15 @@ class DraftSourceTime(_message.Message):
     def __init__(self, source: _Optional[_Union[DraftSource, str]] = ..., compute_us: _Optional[int] = ..., num_drafts: _Optional[int] = ...) -> None: ...
 
 class ProposeResponse(_message.Message):
-    __slots__ = ("drafts", "request_id", "times", "sources")
+    __slots__ = ("drafts", "request_id", "times", "sources", "complete")
     DRAFTS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
     drafts: _containers.RepeatedCompositeFieldContainer[Draft]
     request_id: int
     times: _containers.RepeatedCompositeFieldContainer[DraftSourceTime]
     sources: _containers.RepeatedScalarFieldContainer[DraftSource]
-    def __init__(self, drafts: _Optional[_Iterable[_Union[Draft, _Mapping]]] = ..., request_id: _Optional[int] = ..., times: _Optional[_Iterable[_Union[DraftSourceTime, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[DraftSource, str]]] = ...) -> None: ...
+    complete: bool
+    def __init__(self, drafts: _Optional[_Iterable[_Union[Draft, _Mapping]]] = ..., request_id: _Optional[int] = ..., times: _Optional[_Iterable[_Union[DraftSourceTime, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[DraftSource, str]]] = ..., complete: bool = ...) -> None: ...

@@ -18,10 +18,12 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, kw_only=True)
 class Tenant:
-    """Who is charged, and their share against others'."""
+    """Who is charged, their share against others', and how far their tokens may be guessed ahead."""
 
     name: str
     weight: float = 1.0
+    # 0: not at all; None: as the scheduler likes.
+    max_draft_tokens: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +76,14 @@ class Keys:
 def _read_key(path: Path, index: int, entry: Any) -> Key:
     entry = entry if isinstance(entry, dict) else {}
     digest, name, weight = entry.get("sha256"), entry.get("tenant"), entry.get("weight", 1.0)
+    max_draft_tokens = entry.get("max_draft_tokens")
     if not isinstance(digest, str) or not _SHA256.fullmatch(digest.lower()):
         raise ConfigError(f"{path}: key {index}: sha256 must be 64 hexadecimal digits")
     if not isinstance(name, str) or not name:
         raise ConfigError(f"{path}: key {index}: tenant must be a name")
     if not isinstance(weight, int | float) or not 0 < weight < float("inf"):
         raise ConfigError(f"{path}: key {index}: weight must be a positive number")
-    return Key(digest=digest.lower(), tenant=Tenant(name=name, weight=float(weight)))
+    if max_draft_tokens is not None and (type(max_draft_tokens) is not int or max_draft_tokens < 0):
+        raise ConfigError(f"{path}: key {index}: max_draft_tokens must be a whole number from 0 on")
+    tenant = Tenant(name=name, weight=float(weight), max_draft_tokens=max_draft_tokens)
+    return Key(digest=digest.lower(), tenant=tenant)

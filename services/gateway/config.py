@@ -44,7 +44,7 @@ class Config:
     model_dir: Path
     # Empty: the directory's name.
     model_name: str = ""
-    # A JSON list of {"sha256", "tenant", "weight"}. Unset: no keys are asked for.
+    # A JSON list of {"sha256", "tenant", "weight", "max_draft_tokens"}. Unset: no keys are asked for.
     keys_file: Path | None = None
     # What requests leave unset. Unset here too: the model's generation_config.json.
     temperature: float | None = None

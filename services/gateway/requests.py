@@ -155,6 +155,7 @@ class RequestReader:
                 resumed_token_ids=resumed,
                 params=params,
                 speculation=options.speculation,
+                marks=self._model.marks,
                 deadline=caller.deadline,
                 traceparent=caller.traceparent,
             ),

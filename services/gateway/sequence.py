@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as TypingSequence
 from dataclasses import dataclass, field
 from typing import Self
@@ -14,6 +14,15 @@ from outrider.v1 import sampling_pb2
 from outrider.v1 import scheduler_pb2 as pb
 from services.gateway.auth import Tenant
 from services.gateway.messages import Speculation
+from services.gateway.output.marks import Mark
+
+# What is generated behind a mark.
+_PHASES = {
+    Mark.THINK_BEGIN: pb.PHASE_THINKING,
+    Mark.THINK_END: pb.PHASE_ANSWER,
+    Mark.ARGUMENT_BEGIN: pb.PHASE_TOOL_ARGUMENTS,
+    Mark.CALL_END: pb.PHASE_ANSWER,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +37,8 @@ class Submission:
     resumed_token_ids: tuple[int, ...]
     params: SequenceParams
     speculation: Speculation
+    # The structuring tokens of the model, by id.
+    marks: Mapping[int, Mark]
     # On the clock of time.monotonic; None: no deadline.
     deadline: float | None
     traceparent: str
@@ -37,6 +48,12 @@ class Submission:
         """Returns the most output tokens there can be."""
         assert self.params.sampling.max_tokens is not None
         return self.params.sampling.max_tokens
+
+    @property
+    def max_draft_tokens(self) -> int | None:
+        """Returns the longest draft that both client and tenant may have; None: as the scheduler likes."""
+        limits = (self.speculation.max_draft_tokens, self.tenant.max_draft_tokens)
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def to_proto(self, sequence_id: int, output_token_ids: TypingSequence[int]) -> pb.Submit:
         """Writes the message that runs it from `output_token_ids` on."""
@@ -50,9 +67,14 @@ class Submission:
             output_token_ids=output_token_ids,
             params=self.params.to_proto(),
             speculation=sampling_pb2.Speculation(
-                disabled=self.speculation.disabled, max_draft_tokens=self.speculation.max_draft_tokens
+                disabled=self.speculation.disabled, max_draft_tokens=self.max_draft_tokens
             ),
             traceparent=self.traceparent,
+            phase_marks=[
+                pb.PhaseMark(token_id=token_id, phase=_PHASES[mark])
+                for token_id, mark in self.marks.items()
+                if mark in _PHASES
+            ],
         )
         if self.deadline is not None:
             message.timeout.FromNanoseconds(max(0, int((self.deadline - time.monotonic()) * 1e9)))

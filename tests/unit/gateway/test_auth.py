@@ -44,6 +44,18 @@ def test_a_wrong_file_is_named(tmp_path, entries):
         load(tmp_path, entries)
 
 
+@pytest.mark.parametrize("limit", [-1, 1.5, "2", True])
+def test_a_wrong_limit_of_drafts_names_the_file_and_the_field(tmp_path, limit):
+    with pytest.raises(ConfigError, match=r"keys.json: key 0: max_draft_tokens"):
+        load(tmp_path, [entry(max_draft_tokens=limit)])
+
+
+@pytest.mark.parametrize("limit", [None, 0, 3])
+def test_a_tenant_may_have_a_limit_of_drafts(tmp_path, limit):
+    keys = load(tmp_path, [entry(max_draft_tokens=limit)])
+    assert keys.tenant_of("Bearer secret").max_draft_tokens == limit
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match="nowhere"):
         Keys.load(tmp_path / "nowhere")

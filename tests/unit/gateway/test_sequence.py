@@ -10,21 +10,23 @@ from outrider.v1 import sampling_pb2
 from outrider.v1 import scheduler_pb2 as pb
 from services.gateway.auth import Tenant
 from services.gateway.messages import Speculation
+from services.gateway.output.marks import Mark
 from services.gateway.sequence import Arrivals, Sequence, Submission
 
 TOKENS = list(range(100, 130))
 
 
-def sequence(*, resumed=(), max_tokens=30, deadline=None) -> Sequence:
+def sequence(*, resumed=(), max_tokens=30, deadline=None, asked_drafts=None, tenant_drafts=None) -> Sequence:
     return Sequence(
         Submission(
             request_id="r",
-            tenant=Tenant(name="t"),
+            tenant=Tenant(name="t", max_draft_tokens=tenant_drafts),
             priority=0,
             prompt_token_ids=(1, 2),
             resumed_token_ids=tuple(resumed),
             params=SequenceParams(sampling=SamplingParams(max_tokens=max_tokens)),
-            speculation=Speculation(),
+            speculation=Speculation(max_draft_tokens=asked_drafts),
+            marks={7: Mark.THINK_END, 8: Mark.CALL_BEGIN, 9: Mark.ARGUMENT_BEGIN},
             deadline=deadline,
             traceparent="",
         )
@@ -120,3 +122,21 @@ def test_the_rate_leaves_out_the_first_event():
     arrivals = Arrivals(first=10.0, last=12.0, num_first_tokens=5, num_tokens=9)
     assert arrivals.tokens_per_second == 2.0
     assert Arrivals(first=10.0, last=10.0, num_first_tokens=5, num_tokens=5).tokens_per_second == 0.0
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit", "sent"),
+    [(None, None, None), (4, None, 4), (None, 2, 2), (4, 2, 2), (1, 2, 1), (4, 0, 0)],
+)
+def test_a_tenant_s_limit_of_drafts_bounds_what_its_requests_ask_for(asked, limit, sent):
+    submission = sequence(asked_drafts=asked, tenant_drafts=limit).submission
+    speculation = submission.to_proto(1, ()).speculation
+    assert (speculation.max_draft_tokens if speculation.HasField("max_draft_tokens") else None) == sent
+
+
+def test_a_submission_says_where_phases_begin():
+    marks = sequence().submission.to_proto(1, ()).phase_marks
+    assert {mark.token_id: mark.phase for mark in marks} == {
+        7: pb.PHASE_ANSWER,
+        9: pb.PHASE_TOOL_ARGUMENTS,
+    }

@@ -11,4 +11,6 @@ train.py       the run:    python -m training.train --out RUN
 export.py      the model directory, bf16
 generate.py    greedy generation for many prompts at once
 evaluate.py    the marks:  python -m training.evaluate
+llama.py       a small dense Llama network
+draft_model.py the draft model's run:  python -m training.draft_model --out DIR
 """

@@ -11,8 +11,6 @@ from concurrent.futures import Executor
 import torch
 from torch import Tensor, nn
 
-from training.network import Network
-
 QUINTIC = (3.4445, -4.7750, 2.0315)
 MUON_RATE, ADAM_RATE = 0.02, 0.003
 MOMENTUM, WEIGHT_DECAY = 0.95, 0.01
@@ -32,14 +30,13 @@ def orthogonalize(matrices: Tensor, num_rounds: int = 5) -> Tensor:
 
 
 class Optimizer:
-    """Both optimizers; the matrices are dealt out to the threads of a pool."""
+    """Both optimizers; the matrices, those under `layers`, are dealt out to the threads of a pool."""
 
-    def __init__(self, network: Network, pool: Executor) -> None:
+    def __init__(self, network: nn.Module, pool: Executor) -> None:
         self.pool, self.matrices, others = pool, [], []
-        for name, param in network.layers.named_parameters():
-            is_matrix = param.ndim >= 2 and not name.endswith(".gate")
+        for name, param in network.named_parameters():
+            is_matrix = name.startswith("layers.") and param.ndim >= 2 and not name.endswith(".gate")
             (self.matrices if is_matrix else others).append(param)
-        others += [network.embed_tokens.weight, network.lm_head.weight, *network.norm.parameters()]
         self.adam = torch.optim.AdamW(others, lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
         self.momentum = {param: torch.zeros_like(param) for param in self.matrices}
         self.params = [*self.matrices, *others]

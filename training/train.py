@@ -160,12 +160,10 @@ def train(run: Run, budget: Budget, out: Path, save_every: float) -> None:
     )
 
 
-def restart_with_malloc() -> None:
-    """Starts this process anew with glibc's settings, which are read only once."""
+def restart_with_malloc(module: str) -> None:
+    """Starts this process, `python -m module`, anew with glibc's settings, which are read only once."""
     if any(os.environ.get(name) != value for name, value in MALLOC.items()):
-        os.execve(
-            sys.executable, [sys.executable, "-m", "training.train", *sys.argv[1:]], {**os.environ, **MALLOC}
-        )
+        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], {**os.environ, **MALLOC})
 
 
 def main() -> None:
@@ -183,7 +181,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    restart_with_malloc()
+    restart_with_malloc("training.train")
     run = Run(
         seed=args.seed,
         tokens_per_step=args.tokens_per_step,

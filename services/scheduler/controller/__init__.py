@@ -1,0 +1,7 @@
+"""The speculation controller: what drafts cost, what they are worth, whom to ask, how long to wait."""
+
+from services.scheduler.controller.controller import Controller
+from services.scheduler.controller.facts import ModelFacts, Offer, Settings, StepShape
+from services.scheduler.controller.record import Record
+
+__all__ = ["Controller", "ModelFacts", "Offer", "Record", "Settings", "StepShape"]

@@ -3,5 +3,16 @@
 from services.scheduler.controller.controller import Controller
 from services.scheduler.controller.facts import ModelFacts, Offer, Settings, StepShape
 from services.scheduler.controller.record import Record
+from services.scheduler.controller.state import load, save, state_path
 
-__all__ = ["Controller", "ModelFacts", "Offer", "Record", "Settings", "StepShape"]
+__all__ = [
+    "Controller",
+    "ModelFacts",
+    "Offer",
+    "Record",
+    "Settings",
+    "StepShape",
+    "load",
+    "save",
+    "state_path",
+]

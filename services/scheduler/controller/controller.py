@@ -47,8 +47,8 @@ class Controller:
     ) -> list[int]:
         """Returns how many tokens of each draft to verify, 0 included.
 
-        `shape` is the step without drafts; the integer is the most tokens of that draft; `max_num_rows` is how
-        many rows the step has left.
+        `shape` is the step without drafts; the integer is the most tokens of that draft; `max_num_rows` is
+        how many rows the step has left.
         """
         counts = []
         for _, offer, most in drafts:
@@ -72,11 +72,15 @@ class Controller:
     ) -> None:
         """Learns from a step, drafts included in its shape.
 
-        `overhead_seconds` is what passed between this step and the one before it, waiting for drafts left out.
+        `overhead_seconds` is what passed since the step before it, waiting for drafts left out.
         """
 
     def note_draft(self, record: Record, offer: Offer, num_verified: int, num_accepted: int) -> None:
         """Learns from a draft that was verified; before `note_step`."""
+
+    def note_phase(self, record: Record, phase: str) -> None:
+        """Notes that the sequence has entered a phase: its text may have become predictable."""
+        record.phase = phase
 
     def note_question(self, record: Record, sources: Sequence[str]) -> None:
         """Notes that these sources were asked for the sequence."""
@@ -90,11 +94,15 @@ class Controller:
     def note_wait(self, seconds: float) -> None:
         """Notes that a step waited so long for drafts."""
 
+    def figures(self) -> dict[str, float]:
+        """Returns what the metrics show, by name."""
+        return {}
+
     def state(self) -> dict[str, Any]:
         """Returns what was learnt, fit for JSON."""
         return {"version": 1}
 
     def restore(self, state: Mapping[str, Any], age_seconds: float) -> None:
-        """Takes up what was learnt so long ago; raises ValueError naming what is wrong, and is as new then."""
+        """Takes up what was learnt so long ago; raises ValueError naming what is wrong, then is as new."""
         if state.get("version") != 1:
             raise ValueError(f"version is {state.get('version')}, not 1")

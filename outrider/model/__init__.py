@@ -5,6 +5,7 @@ Dimension key, used in shape comments throughout:
     T  tokens of a step, all sequences one after another
     B  sequences
     R  rows of logits that are wanted
+    Q  rows of hidden vectors that are wanted
     D  model (hidden size)
     F  feed-forward hidden size
     H  query heads

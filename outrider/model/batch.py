@@ -16,6 +16,17 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tap:
+    """Hidden vectors to give back: of these rows, as they enter these layers.
+
+    Layers rise; the number of all layers stands for what leaves the last one.
+    """
+
+    rows: Tensor  # [Q] int64
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ForwardBatch:
     """New tokens of any mix of sequences: prompts, decoding, drafts and recomputation alike.
 
@@ -27,11 +38,13 @@ class ForwardBatch:
     slots: Tensor  # [T] int64, block_id * block_size + offset of each token
     spans: tuple[Span, ...]
     logit_rows: Tensor  # [R] int64
+    tap: Tap | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardResult:
-    """Logits of the wanted rows, and how many experts each MoE layer woke."""
+    """Logits of the wanted rows, how many experts each MoE layer woke, and what was tapped."""
 
     logits: Tensor  # [R, V] fp32
     num_distinct_experts: list[int]  # one per MoE layer
+    tapped: Tensor | None = None  # [Q, layers of the tap x D]

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ LANGUAGE_PREFIX = "language_model."
 SKIPPED = re.compile(r"vision_tower\.|mm_projector\.|.*\.rotary_emb\.inv_freq$")
 LAYER = re.compile(r"model\.layers\.(\d+)\.")
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+BYTES_PER_ELEMENT = {"F32": 4, "I64": 8, "BOOL": 1}  # of others two
 MAX_NUM_NAMED = 5  # tensors that one message lists; the rest are counted
 
 
@@ -37,7 +38,7 @@ class StoredTensor:
 
     @property
     def num_bytes(self) -> int:
-        return torch.Size(self.shape).numel() * (4 if self.dtype == "F32" else 2)
+        return torch.Size(self.shape).numel() * BYTES_PER_ELEMENT.get(self.dtype, 2)
 
 
 class Checkpoint:
@@ -73,26 +74,43 @@ class Checkpoint:
     def check(self, config: ModelConfig) -> None:
         """Raise CheckpointError unless the tensors are exactly those that the config demands."""
         expected = expected_tensors(config)
+        self.require(expected)
+        self.refuse_others(expected, lambda name: may_skip(name, config))
+
+    def require(self, expected: Mapping[str, Shape], dtypes: Mapping[str, str] | None = None) -> None:
+        """Raise CheckpointError unless these tensors are there, of these shapes and of a type that is read.
+
+        `dtypes` names the type of those that are no weights, as safetensors spells it.
+        """
         missing = [f"{name} {list(shape)}" for name, shape in expected.items() if name not in self.tensors]
+        stored = {name: self.tensors[name] for name in expected if name in self.tensors}
         wrong = [
-            f"{name} is {list(self.tensors[name].shape)}, not {list(shape)}"
-            for name, shape in expected.items()
-            if name in self.tensors and self.tensors[name].shape != shape
+            f"{name} is {list(tensor.shape)}, not {list(expected[name])}"
+            for name, tensor in stored.items()
+            if tensor.shape != expected[name]
         ]
-        others = [name for name in self.tensors if name not in expected]
-        skipped = [name for name in others if may_skip(name, config)]
-        unexpected = [name for name in others if not may_skip(name, config)]
+        other = dtypes or {}
         unreadable = [
-            f"{name} is {self.tensors[name].dtype}"
-            for name in expected
-            if name in self.tensors and self.tensors[name].dtype not in DTYPES
+            f"{name} is {tensor.dtype}"
+            for name, tensor in stored.items()
+            if name not in other and tensor.dtype not in DTYPES
+        ]
+        unlike = [
+            f"{name} is {stored[name].dtype}, not {dtype}"
+            for name, dtype in other.items()
+            if name in stored and stored[name].dtype != dtype
         ]
         self._refuse("missing tensors", missing)
         self._refuse("tensors of wrong shape", wrong)
         self._refuse("tensors that are not bf16, fp16 or fp32", unreadable)
-        self._refuse("unexpected tensors", unexpected)
-        if skipped:
-            logger.info("skipped %d tensors of %s: %s", len(skipped), self.directory, shortened(skipped))
+        self._refuse("tensors of wrong type", unlike)
+
+    def refuse_others(self, expected: Mapping[str, Shape], may_skip: Callable[[str], bool]) -> None:
+        """Raise CheckpointError for a tensor that is not expected; one that may be skipped is logged."""
+        others = [name for name in self.tensors if name not in expected]
+        self._refuse("unexpected tensors", [name for name in others if not may_skip(name)])
+        if others:
+            logger.info("skipped %d tensors of %s: %s", len(others), self.directory, shortened(others))
 
     def num_expected_bytes(self, config: ModelConfig) -> int:
         """Bytes of the tensors that loading will read."""

@@ -97,18 +97,28 @@ class Transformer:
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> ForwardResult:
-        """Compute the batch's tokens, write them into the cache, and return the logits of the wanted rows."""
+        """Compute the batch's tokens, write them into the cache, and return what is wanted of their rows."""
         context = self._step_context(batch, kv_cache.block_size)
         x = self._embedding[batch.token_ids]
         num_distinct_experts: list[int] = []
-        for layer, cache in zip(self._layers, kv_cache.layers, strict=True):
+        tapped: list[Tensor] = []
+        tap = batch.tap
+        for number, (layer, cache) in enumerate(zip(self._layers, kv_cache.layers, strict=True)):
+            if tap and number in tap.layers:
+                tapped.append(x[tap.rows])
             x = x + layer.attention(self._normalize(x, layer.attention_norm), cache, context)
             result = layer.feed_forward(self._normalize(x, layer.feed_forward_norm))
             x = x + result.output
             if result.num_distinct_experts is not None:
                 num_distinct_experts.append(result.num_distinct_experts)
+        if tap and len(self._layers) in tap.layers:
+            tapped.append(x[tap.rows])
         logits = self._kernels.linear(self._normalize(x[batch.logit_rows], self._norm), self._head)
-        return ForwardResult(logits=logits.float(), num_distinct_experts=num_distinct_experts)
+        return ForwardResult(
+            logits=logits.float(),
+            num_distinct_experts=num_distinct_experts,
+            tapped=torch.cat(tapped, dim=1) if tapped else None,
+        )
 
     def _step_context(self, batch: ForwardBatch, block_size: int) -> StepContext:
         shape = self.config.attention.shape

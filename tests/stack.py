@@ -12,6 +12,8 @@ from typing import IO
 
 ROOT = Path(__file__).parents[1]
 SERVICES = ("worker", "drafter", "scheduler", "gateway")
+# On free ports, and keeping nothing: options that follow have the last word.
+ANYWHERE = ("--grpc-port", "0", "--http-port", "0", "--state", "none")
 
 
 class RunningStack:
@@ -65,7 +67,7 @@ def children_of(parent: int) -> Iterator[tuple[int, list[str]]]:
 def running_stack(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[RunningStack]:
     """Starts a stack on free ports, waits until it serves, and stops it at the end."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "services", "--grpc-port", "0", "--http-port", "0", *arguments],
+        [sys.executable, "-m", "services", *ANYWHERE, *arguments],
         cwd=ROOT,
         env=os.environ | dict(environment or {}),
         stdout=subprocess.PIPE,

@@ -2,18 +2,17 @@
 
 import asyncio
 import contextlib
+import http.client
 import json
 import os
 import signal
+import ssl
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
-
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 Report = Callable[[str], None]
 
@@ -30,11 +29,19 @@ class StartError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What to run: the service's name, its environment beside our own, and where its gRPC listens."""
+    """What to run: the service's name, its environment beside our own, and where it listens."""
 
     service: str
     environment: Mapping[str, str]
     address: str
+    http_url: str
+
+    @property
+    def overridden(self) -> Iterator[str]:
+        """Yields the variables of our own environment that have another value for the service."""
+        for name, value in self.environment.items():
+            if os.environ.get(name, value) != value:
+                yield name
 
 
 class Child:
@@ -97,23 +104,30 @@ class Child:
 
     def last_event(self) -> str:
         """Returns the latest line of the log; of a JSON line, the event and what an exception says."""
+        record = _record(line := self._last_line())
+        if "event" not in record:
+            return line
+        return ": ".join([record["event"], *record.get("exception", "").strip().splitlines()[-1:]])
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether its latest line says why it ends, which `supervise` will report."""
+        line = self._last_line()
+        return (
+            line.startswith(f"outrider {self.program.service}: ") or _record(line).get("level") == "critical"
+        )
+
+    def _last_line(self) -> str:
         if self._log_path is None or not self._log_path.exists():
             return ""
         lines = self._log_path.read_text(errors="replace").replace("\r", "\n").split("\n")
-        line = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        try:
-            record = json.loads(line)
-            return ": ".join([record["event"], *record.get("exception", "").strip().splitlines()[-1:]])
-        except (ValueError, KeyError, TypeError):
-            return line
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     async def wait_until_serving(self, on_wait: Callable[[], None]) -> None:
-        """Returns when health says SERVING; calls `on_wait` now and then until it does."""
-        async with grpc.aio.insecure_channel(self.program.address, _HEALTH_OPTIONS) as channel:
-            stub = health_pb2_grpc.HealthStub(channel)
-            while not await _is_serving(stub):
-                on_wait()
-                await asyncio.sleep(POLL_SECONDS)
+        """Returns when health says so; calls `on_wait` now and then until it does."""
+        while not await asyncio.to_thread(_is_serving, self.program.http_url):
+            on_wait()
+            await asyncio.sleep(POLL_SECONDS)
         self._has_served = True
 
     async def stop(self, patience_seconds: float) -> None:
@@ -133,17 +147,30 @@ class Child:
             await process.wait()
 
 
-_HEALTH_OPTIONS = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 200))
+def _is_serving(url: str) -> bool:
+    """Asks by HTTP, where no service wants to see a certificate; whose its own is does not matter here."""
+    scheme, _, address = url.partition("://")
+    if scheme == "https":
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(address, timeout=1, context=context)
+    else:
+        connection = http.client.HTTPConnection(address, timeout=1)
+    with contextlib.closing(connection):
+        try:
+            connection.request("GET", "/healthz")
+            return connection.getresponse().status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
 
 
-async def _is_serving(stub: health_pb2_grpc.HealthStub) -> bool:
+def _record(line: str) -> dict[str, str]:
+    """Returns what a line of JSON says; nothing for another line."""
     try:
-        response = await stub.Check(  # type: ignore[attr-defined]
-            health_pb2.HealthCheckRequest(), timeout=1
-        )
-    except grpc.aio.AioRpcError:
-        return False
-    return response.status == health_pb2.HealthCheckResponse.SERVING
+        record = json.loads(line)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def _cause(status: int) -> str:

@@ -1,33 +1,52 @@
-"""What the local stack is asked to run, and what each service is told for it."""
+"""What the local stack is asked to run."""
 
-import itertools
-import os
-import random
-import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.local.child import Program, StartError
+from services.local.child import StartError
 
-HOST = "127.0.0.1"
 DEFAULT_MODEL = Path(__file__).parents[2] / "models" / "tiny"
-# In the order of starting.
-SERVICES = ("worker", "drafter", "scheduler", "gateway")
-DRAFT_SOURCES = ("suffix",)
-INNER_PORTS = (20_000, 32_768)
-# Enough for answers of a few seconds: at a keyboard, Ctrl-C means now.
-DRAIN_SECONDS = 2
+DRAFT_SOURCES = ("suffix", "model", "head")
+DEFAULT_SOURCES = ("suffix",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Port 0: any free one. An empty `drafter`: no speculation."""
+    """Port 0: any free one. An empty `drafter`: no speculation. No `state`: what is learnt is forgotten.
+
+    Draft model and draft head, where they are asked for and not named, lie beside the model.
+    """
 
     model: Path = DEFAULT_MODEL
-    drafter: tuple[str, ...] = DRAFT_SOURCES
+    drafter: tuple[str, ...] = DEFAULT_SOURCES
+    draft_model: Path | None = None
+    draft_head: Path | None = None
+    state: Path | None = None
     grpc_port: int = 50051
     http_port: int = 8080
+
+    @property
+    def draft_model_directory(self) -> Path | None:
+        """Where the draft model lies; None if none is asked for."""
+        return self._beside_model("model", self.draft_model, "draft-model")
+
+    @property
+    def draft_head_directory(self) -> Path | None:
+        """Where the draft head lies; None if none is asked for."""
+        return self._beside_model("head", self.draft_head, "draft-head")
+
+    @property
+    def snapshot_directory(self) -> Path | None:
+        """Where the drafter keeps its memory: one for each model, as token ids mean nothing to another."""
+        return self.state / "drafter" / self.model.name if self.state else None
+
+    @property
+    def scheduler_state_directory(self) -> Path | None:
+        """Where the scheduler keeps what it has measured."""
+        return self.state / "scheduler" if self.state else None
+
+    def _beside_model(self, source: str, named: Path | None, default: str) -> Path | None:
+        return (named or self.model / default) if source in self.drafter else None
 
     def check(self) -> None:
         """Raises StartError naming the option that is wrong."""
@@ -36,87 +55,18 @@ class Settings:
                 raise StartError(f"--model {self.model}: no {name} in it")
         for source in self.drafter:
             if source not in DRAFT_SOURCES:
-                raise StartError(f"--drafter {source}: there is {', '.join(DRAFT_SOURCES)} or none")
+                raise StartError(
+                    f"--drafter {source}: there is none; take some of {', '.join(DRAFT_SOURCES)}, or none"
+                )
+        _check_source("model", self.draft_model, self.draft_model_directory)
+        _check_source("head", self.draft_head, self.draft_head_directory)
 
 
-def programs(settings: Settings) -> list[Program]:
-    """Returns the services to run with their ports; raises StartError naming a port that is not to be had."""
-    inner = iter(free_ports(2 * len(SERVICES)))
-    grpc_ports = dict(zip(SERVICES, inner, strict=False))
-    http_ports = dict(zip(SERVICES, inner, strict=False))
-    if settings.grpc_port:
-        grpc_ports["gateway"] = checked_port(settings.grpc_port, "--grpc-port")
-    if settings.http_port:
-        http_ports["gateway"] = checked_port(settings.http_port, "--http-port")
-    drafter = f"{HOST}:{grpc_ports['drafter']}" if settings.drafter else ""
-    own: dict[str, dict[str, str]] = {
-        "worker": {"MODEL_DIR": str(settings.model)},
-        "drafter": {},
-        "scheduler": {"WORKER": f"{HOST}:{grpc_ports['worker']}", "DRAFTER": drafter},
-        "gateway": {"MODEL_DIR": str(settings.model), "SCHEDULERS": f"{HOST}:{grpc_ports['scheduler']}"},
-    }
-    listen = {
-        service: {
-            "HOST": HOST,
-            "GRPC_PORT": str(grpc_ports[service]),
-            "HTTP_PORT": str(http_ports[service]),
-            "DRAIN_SECONDS": str(DRAIN_SECONDS),
-        }
-        for service in SERVICES
-    }
-    return [
-        Program(
-            service=service,
-            environment=_threads(service) | _prefixed(service, own[service] | listen[service]),
-            address=f"{HOST}:{grpc_ports[service]}",
-        )
-        for service in SERVICES
-        if service != "drafter" or settings.drafter
-    ]
-
-
-def _prefixed(service: str, variables: Mapping[str, str]) -> dict[str, str]:
-    return {f"OUTRIDER_{service.upper()}_{name}": value for name, value in variables.items()}
-
-
-def _threads(service: str) -> dict[str, str]:
-    """Returns how many threads compute, and that they sleep while they wait: four processes share the cores.
-
-    A spinning thread takes a core from the process it waits for.
-    """
-    num_threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    wanted = {
-        "OMP_NUM_THREADS": str(num_threads if service == "worker" else 1),
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "KMP_BLOCKTIME": "0",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    return {name: os.environ.get(name, value) for name, value in wanted.items()}
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns distinct ports that nobody listens on.
-
-    Drawn from below the range that systems take ports of outgoing connections from: one of those could come
-    between the drawing and the service's start.
-    """
-    drawn = random.sample(range(*INNER_PORTS), 20 * count)
-    return list(itertools.islice(filter(_is_free, drawn), count))
-
-
-def _is_free(port: int) -> bool:
-    try:
-        socket.create_server((HOST, port)).close()
-    except OSError:
-        return False
-    return True
-
-
-def checked_port(port: int, option: str) -> int:
-    """Returns `port`; raises StartError naming `option` if it is not to be had."""
-    try:
-        socket.create_server((HOST, port)).close()
-    except (OSError, OverflowError) as error:
-        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-        raise StartError(f"{option} {port}: {reason}") from None
-    return port
+def _check_source(source: str, named: Path | None, directory: Path | None) -> None:
+    option = f"--draft-{source}"
+    if directory is None:
+        if named is not None:
+            raise StartError(f"{option} {named}: --drafter does not ask for {source}")
+    elif not (directory / "config.json").is_file():
+        hint = "" if named else f", which --drafter {source} needs"
+        raise StartError(f"{option} {directory}: no config.json in it{hint}")

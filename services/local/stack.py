@@ -9,7 +9,9 @@ from types import TracebackType
 from typing import Self
 
 from services.local.child import Child, Report
-from services.local.settings import DRAIN_SECONDS, Settings, programs
+from services.local.programs import DRAIN_SECONDS, programs
+from services.local.settings import Settings
+from services.local.state import make_private
 
 # The drain time, and some for a process to clean up on a busy machine.
 PATIENCE_SECONDS = DRAIN_SECONDS + 8
@@ -22,6 +24,9 @@ class Stack:
         """`verbose`: the services log to our stderr, else to files in `log_directory`."""
         settings.check()
         found = programs(settings)
+        kept = (settings.state, settings.snapshot_directory, settings.scheduler_state_directory)
+        for directory in filter(None, kept):
+            make_private(directory)
         self._report = report
         self.log_directory = None if verbose else Path(tempfile.mkdtemp(prefix="outrider-"))
         self.children = {
@@ -29,7 +34,7 @@ class Stack:
             for program in found
         }
         self.grpc_address = found[-1].address
-        self.http_address = f"127.0.0.1:{found[-1].environment['OUTRIDER_GATEWAY_HTTP_PORT']}"
+        self.http_url = found[-1].http_url
         self._tasks = asyncio.TaskGroup()
 
     def _log_path(self, service: str) -> Path | None:
@@ -39,6 +44,8 @@ class Stack:
         await self._tasks.__aenter__()
         self._report(f"starts {', '.join(self.children)}")
         for child in self.children.values():
+            for name in child.program.overridden:
+                self._report(f"{name} is set by the stack; yours is not used")
             self._tasks.create_task(child.supervise())
         return self
 
@@ -81,6 +88,6 @@ class _Progress:
             return
         self._told_at = time.monotonic()
         event = self._child.last_event()
-        if event and event != self._told:
+        if event and event != self._told and not self._child.is_failing:
             self._report(f"{self._child.program.service}: {event}")
             self._told = event

@@ -1,6 +1,7 @@
 """The whole system as a user starts it: four real processes on the embedded model."""
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from outrider import AsyncClient, Client
-from outrider.client import Answer, Stream
+from outrider.client import Answer, ClientTls, Stream
 from services.local.settings import DEFAULT_MODEL
-from tests.stack import ROOT, SERVICES, RunningStack, running_stack, wait_until_gone
+from tests.stack import ANYWHERE, ROOT, SERVICES, RunningStack, running_stack, wait_until_gone
 
 # Long enough to be under way when something dies; the end tokens are ordinary ones, so it is never shorter.
 LONG = {"seed": 11, "temperature": 1.0, "max_tokens": 240, "ignore_eos": True, "timeout": 200.0}
@@ -57,7 +58,7 @@ def outrider(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def start(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run("services", "--grpc-port", "0", "--http-port", "0", *arguments)
+    return run("services", *ANYWHERE, *arguments)
 
 
 def test_a_question_is_answered_with_its_account(undisturbed: Answer) -> None:
@@ -221,4 +222,22 @@ def test_a_model_that_does_not_load_ends_the_start_with_the_reason(tmp_path: Pat
         )
     result = start("--model", str(tmp_path))
     assert result.returncode == 2
-    assert "safetensors" in result.stderr.splitlines()[-1]
+    assert [line for line in result.stderr.splitlines() if "safetensors" in line] == [
+        result.stderr.splitlines()[-1]
+    ]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to issue a certificate")
+def test_a_gateway_that_asks_for_certificates_is_found_to_serve(tmp_path: Path) -> None:
+    issue = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=gateway"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "certificate.pem"]
+    subprocess.run([*issue.split(), *names], cwd=tmp_path, check=True, capture_output=True)
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    variables = {"TLS_CERTIFICATE": certificate, "TLS_KEY": key, "TLS_CLIENT_CA": certificate, "HTTP_TLS": 1}
+    environment = {f"OUTRIDER_GATEWAY_{name}": str(value) for name, value in variables.items()}
+    tls = ClientTls(ca=certificate, certificate=certificate, key=key)
+    with (
+        running_stack("--drafter", "none", environment=environment) as running,
+        Client(running.target, tls=tls) as client,
+    ):
+        assert [model.name for model in client.models()] == ["tiny"]

@@ -1,0 +1,29 @@
+"""Where the local stack keeps what it has learnt: below one directory that only its owner may read."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from services.local.child import StartError
+
+
+def default_state(environ: Mapping[str, str] = os.environ) -> Path:
+    """Returns the directory that the XDG base directory specification names for it."""
+    below = environ.get("XDG_STATE_HOME", "")
+    # The specification has relative paths ignored.
+    if not Path(below).is_absolute():
+        home = environ.get("HOME")
+        if not home:
+            raise StartError("--state: HOME is not set; name a directory, or none")
+        below = str(Path(home, ".local", "state"))
+    return Path(below, "outrider")
+
+
+def make_private(directory: Path) -> None:
+    """Creates a directory for its owner alone; raises StartError naming the option if that cannot be."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StartError(f"--state {directory}: {error.strerror}") from None
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise StartError(f"--state {directory}: Permission denied")

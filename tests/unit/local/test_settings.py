@@ -1,0 +1,94 @@
+"""The options of the local stack: which are refused, and what the services are told."""
+
+from pathlib import Path
+
+import pytest
+
+from services.__main__ import parse
+from services.local.child import StartError
+from services.local.programs import programs
+from services.local.settings import Settings
+from services.local.state import default_state, make_private
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A checkpoint, as far as the options look."""
+    directory = tmp_path / "mine"
+    directory.mkdir()
+    for name in ("config.json", "tokenizer_config.json"):
+        (directory / name).write_text("{}")
+    return directory
+
+
+def add_source(directory: Path) -> Path:
+    directory.mkdir()
+    (directory / "config.json").write_text("{}")
+    return directory
+
+
+def environments(settings: Settings) -> dict[str, dict[str, str]]:
+    settings.check()
+    return {program.service: dict(program.environment) for program in programs(settings)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--drafter", "suffix,oracle"], "--drafter oracle: there is none"),
+        (["--drafter", ""], "--drafter : there is none"),
+        (["--drafter", "model"], "--draft-model {model}/draft-model: no config.json in it"),
+        (["--drafter", "suffix,head"], "--draft-head {model}/draft-head: no config.json in it"),
+        (["--drafter", "model", "--draft-model", "/nowhere"], "--draft-model /nowhere: no config.json in it"),
+        (["--draft-head", "/nowhere"], "--draft-head /nowhere: --drafter does not ask for head"),
+    ],
+)
+def test_a_wrong_option_is_named(model: Path, arguments: list[str], message: str) -> None:
+    settings, _ = parse(["--model", str(model), *arguments])
+    with pytest.raises(StartError) as raised:
+        settings.check()
+    assert str(raised.value).startswith(message.format(model=model))
+
+
+def test_sources_lie_beside_the_model_unless_they_are_named(model: Path, tmp_path: Path) -> None:
+    beside, elsewhere = add_source(model / "draft-head"), add_source(tmp_path / "other")
+    arguments = ["--model", str(model), "--drafter", "head,model", "--draft-model", str(elsewhere)]
+    settings, _ = parse(arguments)
+    settings.check()
+    assert (settings.draft_head_directory, settings.draft_model_directory) == (beside, elsewhere)
+
+
+def test_without_a_drafter_none_is_started(model: Path) -> None:
+    settings, _ = parse(["--model", str(model), "--drafter", "none"])
+    told = environments(settings)
+    assert "drafter" not in told
+    assert told["scheduler"]["OUTRIDER_SCHEDULER_DRAFTER"] == ""
+
+
+def test_a_variable_of_the_users_is_overridden_only_where_it_says_otherwise(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTRIDER_WORKER_MODEL_DIR", "/another")
+    monkeypatch.setenv("OUTRIDER_GATEWAY_MODEL_DIR", str(model))
+    overridden = [name for program in programs(Settings(model=model)) for name in program.overridden]
+    assert overridden == ["OUTRIDER_WORKER_MODEL_DIR"]
+
+
+def test_state_is_kept_where_the_specification_says(tmp_path: Path) -> None:
+    assert default_state({"HOME": "/home/me"}) == Path("/home/me/.local/state/outrider")
+    assert default_state({"HOME": "/home/me", "XDG_STATE_HOME": "/state"}) == Path("/state/outrider")
+    # Relative ones are to be ignored.
+    assert default_state({"HOME": "/home/me", "XDG_STATE_HOME": "x"}) == Path(
+        "/home/me/.local/state/outrider"
+    )
+    with pytest.raises(StartError, match="--state: HOME is not set"):
+        default_state({})
+
+
+def test_state_is_for_its_owner_alone(tmp_path: Path) -> None:
+    directory = tmp_path / "a" / "b"
+    make_private(directory)
+    assert directory.stat().st_mode & 0o777 == 0o700
+    (tmp_path / "file").touch()
+    with pytest.raises(StartError, match=r"--state .*/file: File exists"):
+        make_private(tmp_path / "file")

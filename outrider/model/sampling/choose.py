@@ -21,8 +21,13 @@ def choose(logits: Tensor, chains: list[Chain]) -> np.ndarray:  # [R, V] -> [R]
 
     The logits must be finite and are left as they are.
     """
+    return _argmax(noised_scores(logits, chains))
+
+
+def noised_scores(logits: Tensor, chains: list[Chain]) -> Tensor:  # [R, V] -> [R, V]
+    """Returns what the tokens of each row are ranked by: the logits themselves where nothing changes them."""
     if all(chain.state.is_plain and chain.state.sampling.temperature == 0 for chain in chains):
-        return _argmax(logits)
+        return logits
     scores = logits.clone()
     process(scores, chains)
     num_rows = [chain.num_rows for chain in chains]
@@ -36,7 +41,7 @@ def choose(logits: Tensor, chains: list[Chain]) -> np.ndarray:  # [R, V] -> [R]
         scores = _filter_and_add_noise(scores, table, positions)
     elif len(rows):
         scores[rows] = _filter_and_add_noise(scores[rows], table[sampled], positions[sampled])
-    return _argmax(scores)
+    return scores
 
 
 def _argmax(scores: Tensor) -> np.ndarray:

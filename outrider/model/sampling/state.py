@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -40,6 +41,15 @@ class SamplingState:
         self.counts = TokenCounts(tokens[:num_prompt_tokens]) if self.has_penalties else None
         self._reasoning_ended = False
         self.append(tokens[num_prompt_tokens:].tolist())
+
+    def branch(self, token_ids: list[int]) -> Self:
+        """Returns the state that these tokens lead to, and stays as it is; there must be no grammar."""
+        assert self.grammar is None
+        branch = copy(self)
+        branch._tokens = self._tokens.copy()
+        branch.counts = None if self.counts is None else self.counts.copy()
+        branch.append(token_ids)
+        return branch
 
     @property
     def sampling(self) -> SamplingParams:

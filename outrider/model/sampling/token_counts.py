@@ -1,5 +1,7 @@
 """The distinct tokens of a sequence and how often each is in its output: what penalties need."""
 
+from typing import Self
+
 import numpy as np
 
 
@@ -18,6 +20,13 @@ class TokenCounts:
         self._token_ids = np.zeros(max(2 * self._size, 64), dtype=np.int64)
         self._token_ids[: self._size] = distinct
         self._counts = np.zeros(len(self._token_ids), dtype=np.float32)
+
+    def copy(self) -> Self:
+        """Returns counts that grow apart from these."""
+        other = object.__new__(type(self))
+        other._size, other._slots = self._size, dict(self._slots)
+        other._token_ids, other._counts = self._token_ids.copy(), self._counts.copy()
+        return other
 
     def add(self, token_id: int) -> None:
         """Counts a token of the output once more."""

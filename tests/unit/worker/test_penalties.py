@@ -1,4 +1,4 @@
-"""Penalties count the drafts before a position as output, told apart from counting what was final before the step."""
+"""Penalties count the drafts before a position as output, not only what was final before the step."""
 
 import pytest
 

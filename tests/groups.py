@@ -67,7 +67,9 @@ class Scheduled:
     is_started: bool = False
     logprobs: list[Any] = field(default_factory=list)
 
-    def step(self, *, max_rows: int = 10**6, draft: Iterable[int] = ()) -> SequenceStep:
+    def step(
+        self, *, max_rows: int = 10**6, draft: Iterable[int] = (), wants_features: bool = False
+    ) -> SequenceStep:
         """Returns the next step; the draft goes with it if all known tokens are computed."""
         num_new = min(len(self.tokens) - self.num_computed, max_rows)
         draft = list(draft) if self.num_computed + num_new == len(self.tokens) else []
@@ -88,6 +90,7 @@ class Scheduled:
             num_new_tokens=num_new,
             draft_token_ids=draft,
             new_block_ids=new_blocks,
+            wants_features=wants_features,
         )
 
     def commit(self, step: SequenceStep, output: Any) -> None:
@@ -134,6 +137,7 @@ def to_proto(batch: Batch) -> pb.Batch:
             num_new_tokens=step.num_new_tokens,
             draft_token_ids=step.draft_token_ids,
             new_block_ids=step.new_block_ids,
+            wants_features=step.wants_features,
         )
         if step.start is not None:
             item.start.token_ids.extend(step.start.token_ids)

@@ -38,6 +38,8 @@ def _check_step(step: SequenceStep, known: Sequence | None, facts: GroupFacts, n
         num_tokens, num_blocks = known.num_tokens, len(known.block_ids)
     else:
         raise InvalidArgument(f"sequence {step.sequence_id} was not started", field=f"{name}.start")
+    if step.wants_features and not facts.feature_size:
+        raise InvalidArgument("there are no hidden vectors to be had", field=f"{name}.wants_features")
     _check_tokens(step, num_tokens, facts, name)
     _check_blocks(step, num_blocks, facts, name)
 

@@ -22,6 +22,8 @@ class Config:
     model_dir: Path
     # Unset: the directory's name.
     model_name: str = ""
+    # A draft head in EAGLE-3 form, of which the worker computes the first half. Unset: no hidden vectors.
+    head_dir: Path | None = None
     # auto: as the weights are stored.
     dtype: str = "auto"
     backend: str = "torch"

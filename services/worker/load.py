@@ -1,5 +1,6 @@
 """Loading the model: everything that can be wrong with it is found before the worker serves."""
 
+import platform
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 
 from outrider.kernels import BACKENDS
 from outrider.model.config import ModelConfig
+from outrider.model.draft_head import FeatureProjection
 from outrider.model.errors import ModelError
 from outrider.model.kv_cache import KVCache
 from outrider.model.reader import Progress
@@ -15,6 +17,7 @@ from outrider.model.sampling import GrammarCompiler
 from outrider.model.transformer import Transformer
 from outrider.rpc.config import ConfigError
 from services.worker.config import Config
+from services.worker.features import FeatureTap
 from services.worker.messages import GroupFacts
 from services.worker.step import Stepper
 
@@ -42,9 +45,10 @@ def load(config: Config, is_stopped: Callable[[], bool]) -> Stepper:
         )
     except ModelError as error:
         raise ConfigError(f"OUTRIDER_WORKER_MODEL_DIR: {error}") from None
-    facts = _facts(config, model)
+    tap = _feature_tap(config, model)
+    facts = _facts(config, model, feature_size=tap.size if tap else 0)
     kv_cache = _new_kv_cache(model, facts)
-    stepper = Stepper(model, kv_cache, facts, _grammar_compiler(config.model_dir, facts.vocab_size))
+    stepper = Stepper(model, kv_cache, facts, _grammar_compiler(config.model_dir, facts.vocab_size), tap)
     stepper.warm_up()
     log.info("model_loaded", **{name: getattr(facts, name) for name in facts.__dataclass_fields__})
     return stepper
@@ -56,6 +60,15 @@ def _check_device(device: str) -> None:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"OUTRIDER_WORKER_DEVICE: {device!r} is not to be had: {reason}") from None
+
+
+def _feature_tap(config: Config, model: Transformer) -> FeatureTap | None:
+    if config.head_dir is None:
+        return None
+    try:
+        return FeatureTap(FeatureProjection.load(config.head_dir, model, backend=config.backend))
+    except ModelError as error:
+        raise ConfigError(f"OUTRIDER_WORKER_HEAD_DIR: {error}") from None
 
 
 def _new_kv_cache(model: Transformer, facts: GroupFacts) -> KVCache:
@@ -85,7 +98,7 @@ def _reporter(is_stopped: Callable[[], bool]) -> Progress:
     return report
 
 
-def _facts(config: Config, model: Transformer) -> GroupFacts:
+def _facts(config: Config, model: Transformer, *, feature_size: int) -> GroupFacts:
     shape: ModelConfig = model.config
     num_blocks = config.num_blocks or config.kv_cache_bytes // model.kv_bytes_per_block(config.block_size)
     if num_blocks < 1:
@@ -106,7 +119,19 @@ def _facts(config: Config, model: Transformer) -> GroupFacts:
         num_experts=shape.moe.num_experts if shape.moe else 0,
         num_experts_per_token=shape.moe.num_experts_per_token if shape.moe else 0,
         num_moe_layers=shape.num_layers - shape.num_dense_layers if shape.moe else 0,
+        feature_size=feature_size,
+        device=_device_name(model.device),
     )
+
+
+def _device_name(device: torch.device) -> str:
+    """Returns what decides the speed of a step, as far as a name can say it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{device.type} {models[0] if models else platform.machine()} x{torch.get_num_threads()}"
 
 
 def _grammar_compiler(directory: Path, vocab_size: int) -> GrammarCompiler | None:

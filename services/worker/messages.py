@@ -5,7 +5,7 @@ from typing import Self
 
 from outrider.model.sampling import Output
 from outrider.rpc.errors import OutriderError
-from outrider.v1 import sampling_pb2
+from outrider.v1 import features_pb2, sampling_pb2
 from outrider.v1 import worker_pb2 as pb
 
 
@@ -29,6 +29,7 @@ class SequenceStep:
     num_new_tokens: int
     draft_token_ids: list[int]
     new_block_ids: list[int]
+    wants_features: bool = False
 
     @property
     def num_rows(self) -> int:
@@ -58,6 +59,7 @@ class SequenceStep:
             num_new_tokens=message.num_new_tokens,
             draft_token_ids=list(message.draft_token_ids),
             new_block_ids=list(message.new_block_ids),
+            wants_features=message.wants_features,
         )
 
 
@@ -80,14 +82,28 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceFeatures:
+    """Hidden vectors of the tokens of a sequence from `offset` on."""
+
+    sequence_id: int
+    offset: int
+    rows: bytes
+
+    def to_proto(self) -> features_pb2.SequenceFeatures:
+        """Writes a message."""
+        return features_pb2.SequenceFeatures(sequence_id=self.sequence_id, offset=self.offset, rows=self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOutput:
-    """What a step made of its sequences: output or failure, by sequence."""
+    """What a step made of its sequences: output or failure, by sequence, and hidden vectors."""
 
     step_id: int
     outcomes: dict[int, Output | OutriderError]
     forward_seconds: float
     sample_seconds: float
     num_distinct_experts: list[int]
+    features: list[SequenceFeatures] = field(default_factory=list)
 
     def to_proto(self) -> pb.BatchOutput:
         """Writes a message."""
@@ -97,6 +113,7 @@ class BatchOutput:
             forward_us=round(self.forward_seconds * 1e6),
             sample_us=round(self.sample_seconds * 1e6),
             num_distinct_experts=self.num_distinct_experts,
+            features=[item.to_proto() for item in self.features],
         )
 
 
@@ -130,6 +147,8 @@ class GroupFacts:
     num_experts: int
     num_experts_per_token: int
     num_moe_layers: int
+    feature_size: int
+    device: str
 
     def to_proto(self) -> pb.SessionOpened:
         """Writes a message."""

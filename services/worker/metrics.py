@@ -14,6 +14,11 @@ forward_seconds = Histogram(
 sample_seconds = Histogram(
     "outrider_worker_sample_seconds", "Time of choosing tokens.", buckets=_STEP_BUCKETS
 )
+feature_seconds = Histogram(
+    "outrider_worker_feature_seconds",
+    "Time of making hidden vectors for the draft head, in steps that make any.",
+    buckets=_STEP_BUCKETS,
+)
 distinct_experts = Histogram(
     "outrider_worker_distinct_experts_per_step",
     "Distinct routed experts that a step woke, averaged over layers.",
@@ -21,5 +26,6 @@ distinct_experts = Histogram(
 )
 num_computed_tokens = Counter("outrider_worker_computed_tokens", "Rows computed: new tokens and drafts.")
 num_output_tokens = Counter("outrider_worker_output_tokens", "Tokens chosen and kept.")
+num_feature_bytes = Counter("outrider_worker_feature_bytes", "Hidden vectors sent for the draft head.")
 num_failed_sequences = Counter("outrider_worker_failed_sequences", "Sequences that could not go on.")
 num_sequences = Gauge("outrider_worker_num_sequences", "Sequences that the group knows.")

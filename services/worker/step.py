@@ -1,11 +1,12 @@
 """One step: a batch becomes rows, one forward pass, and tokens chosen. Runs in the step thread alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
 import torch
 
-from outrider.model.batch import ForwardBatch, Span
+from outrider.model.batch import ForwardBatch, Span, Tap
 from outrider.model.kv_cache import KVCache
 from outrider.model.sampling import (
     Chain,
@@ -20,7 +21,15 @@ from outrider.model.transformer import Transformer
 from outrider.params import SamplingParams, SequenceParams
 from outrider.rpc.errors import Internal, InvalidArgument, OutriderError
 from services.worker import metrics
-from services.worker.messages import Batch, BatchOutput, GroupFacts, SequenceStart, SequenceStep
+from services.worker.features import FeatureTap
+from services.worker.messages import (
+    Batch,
+    BatchOutput,
+    GroupFacts,
+    SequenceFeatures,
+    SequenceStart,
+    SequenceStep,
+)
 from services.worker.sequence import Sequence, start_sequence
 
 
@@ -37,12 +46,25 @@ class _Part:
         """Whether the step computes the last known token, so that tokens are chosen."""
         return self.step.num_computed_tokens + self.step.num_new_tokens == self.state.num_tokens
 
+    def num_kept_tokens(self, outcomes: Mapping[int, Output | OutriderError]) -> int:
+        """How many tokens are right and in its blocks after the step; a sequence that failed keeps none."""
+        outcome = outcomes.get(self.step.sequence_id)
+        if isinstance(outcome, OutriderError):
+            return 0
+        num_accepted = 0 if outcome is None else outcome.num_accepted_tokens
+        return self.step.num_computed_tokens + self.step.num_new_tokens + num_accepted
+
 
 class Stepper:
     """The model, its KV cache and the sequences in it."""
 
     def __init__(
-        self, model: Transformer, kv_cache: KVCache, facts: GroupFacts, compiler: GrammarCompiler | None
+        self,
+        model: Transformer,
+        kv_cache: KVCache,
+        facts: GroupFacts,
+        compiler: GrammarCompiler | None,
+        tap: FeatureTap | None,
     ) -> None:
         self.facts = facts
         # Between steps the event loop reads it too, to check the next batch.
@@ -50,6 +72,7 @@ class Stepper:
         self._model = model
         self._kv_cache = kv_cache
         self._compiler = compiler
+        self._tap = tap
 
     def forget_all(self) -> None:
         """Drops every sequence: their blocks are the next session's."""
@@ -66,6 +89,7 @@ class Stepper:
             num_new_tokens=1,
             draft_token_ids=[],
             new_block_ids=[0],
+            wants_features=self._tap is not None,
         )
         self._answer(Batch(step_id=0, steps=[step]))
         self.forget_all()
@@ -102,21 +126,37 @@ class Stepper:
     ) -> BatchOutput:
         began = perf_counter()
         experts: list[int] = []
+        tapped: torch.Tensor | None = None
         computed = began
         if parts:
-            result = self._model.forward(forward_batch(parts, self.facts.block_size), self._kv_cache)
-            computed, experts = perf_counter(), result.num_distinct_experts
+            tap = self._tap.open((part.step, part.state.num_tokens) for part in parts) if self._tap else None
+            rows = forward_batch(parts, self.facts.block_size, tap)
+            result = self._model.forward(rows, self._kv_cache)
+            computed, experts, tapped = perf_counter(), result.num_distinct_experts, result.tapped
             if choosing:
                 chains = [Chain(part.state, part.step.draft_token_ids) for part in choosing]
                 for part, outcome in zip(choosing, verify(result.logits, chains), strict=True):
                     outcomes[part.step.sequence_id] = _settle(part.sequence, outcome)
+        chosen = perf_counter()
         return BatchOutput(
             step_id=step_id,
             outcomes=outcomes,
             forward_seconds=computed - began,
-            sample_seconds=perf_counter() - computed,
+            sample_seconds=chosen - computed,
             num_distinct_experts=experts,
+            features=self._read_features(parts, outcomes, tapped),
         )
+
+    def _read_features(
+        self, parts: list[_Part], outcomes: dict[int, Output | OutriderError], tapped: torch.Tensor | None
+    ) -> list[SequenceFeatures]:
+        if self._tap is None or tapped is None:
+            return []
+        kept = {part.step.sequence_id: part.num_kept_tokens(outcomes) for part in parts}
+        with metrics.feature_seconds.time():
+            features = self._tap.read(tapped, kept)
+        metrics.num_feature_bytes.inc(sum(len(item.rows) for item in features))
+        return features
 
     def _take_up(self, step: SequenceStep) -> Sequence:
         if step.start is not None:
@@ -134,7 +174,7 @@ class Stepper:
                 sequence.end()
 
 
-def forward_batch(parts: list[_Part], block_size: int) -> ForwardBatch:
+def forward_batch(parts: list[_Part], block_size: int, tap: Tap | None) -> ForwardBatch:
     """Lays the rows of all sequences one after another."""
     token_ids: list[int] = []
     positions: list[int] = []
@@ -166,6 +206,7 @@ def forward_batch(parts: list[_Part], block_size: int) -> ForwardBatch:
         slots=torch.tensor(slots),
         spans=tuple(spans),
         logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
+        tap=tap,
     )
 
 

@@ -176,16 +176,17 @@ def _generation_options(options: Options) -> pb.GenerationOptions:
     for name, value in cast(dict[str, Any], options).items():
         if value is None:
             continue
-        if name in sampling_pb2.SamplingParams.DESCRIPTOR.fields_by_name:
-            _assign(message.sampling, name, value, f"options.sampling.{name}")
-        elif name in GRAMMARS:
+        if name in GRAMMARS:
             _assign(message.grammar, name, _json_text(value), f"options.grammar.{name}")
         elif name == "speculation":
             message.speculation.disabled = not value
         elif name == "max_draft_tokens":
             _assign(message.speculation, name, value, f"options.speculation.{name}")
+        # Before the sampling parameters: bad words are text here, and tokens there.
         elif name in message.DESCRIPTOR.fields_by_name:
             _assign(message, name, value, f"options.{name}")
+        elif name in sampling_pb2.SamplingParams.DESCRIPTOR.fields_by_name:
+            _assign(message.sampling, name, value, f"options.sampling.{name}")
     # A name of our own lets us ask again for the same answer, whatever happened to the first asking.
     message.request_id = message.request_id or uuid.uuid4().hex
     return message

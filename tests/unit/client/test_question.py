@@ -14,7 +14,7 @@ def test_options_reach_the_fields_they_name() -> None:
         "x",
         Options(
             model="m", timeout=3, temperature=0, max_tokens=5, stop=["a"], seed=0, logit_bias={3: 1.0},
-            speculation=False, max_draft_tokens=2, regex="a+", request_id="r",
+            speculation=False, max_draft_tokens=2, regex="a+", request_id="r", bad_words=["no"],
         ),
     ).options  # fmt: skip
     assert (options.sampling.temperature, options.sampling.max_tokens) == (0, 5)
@@ -23,6 +23,7 @@ def test_options_reach_the_fields_they_name() -> None:
     assert not options.sampling.HasField("top_p")
     assert dict(options.sampling.logit_bias) == {3: 1.0}
     assert (options.speculation.disabled, options.speculation.max_draft_tokens) == (True, 2)
+    assert (list(options.bad_words), list(options.sampling.bad_words)) == (["no"], [])
     assert (list(options.stop), options.grammar.regex, options.request_id) == (["a"], "a+", "r")
 
 

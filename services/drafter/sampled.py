@@ -1,15 +1,14 @@
-"""How a model of the drafter turns logits into drafts: ranked as the target ranks, with the noise it will use.
+"""How a model of the drafter turns logits into drafts: ranked as the target ranks, with its noise.
 
 So its guesses agree with the target's choices as often as they can at any temperature (arXiv 2408.07978). Only
-the grammar is left aside: a guess that it forbids is merely wrong. The confidence of a token is its share against
-the runner-up alone, p1 / (p1 + p2) of the noised scores.
+the grammar is left aside: a guess that it forbids is merely wrong. The confidence of a token is its share
+against the runner-up alone, p1 / (p1 + p2) of the noised scores.
 """
 
 import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -62,18 +61,15 @@ class GrowingDraft:
         return len(self.token_ids) < self.max_num_tokens and token_ids[0] not in self.state.stop_token_ids
 
 
-D = TypeVar("D", bound=GrowingDraft)
-
-
-def grow(drafts: Sequence[D], logits: Tensor) -> list[D]:  # [R, V]
-    """Takes the next token of each draft, and returns the drafts that go on."""
+def grow(drafts: Sequence[GrowingDraft], logits: Tensor) -> list[bool]:  # [R, V]
+    """Takes the next token of each draft, and returns which of them go on."""
     if not drafts:
         return []
     finite = logits.nan_to_num_(neginf=NEGATIVE_INFINITY)
     scores = noised_scores(finite, [Chain(draft.state, []) for draft in drafts])
     values, indices = scores.topk(min(NUM_BEST, scores.shape[1]))
     best = zip(values.tolist(), indices.tolist(), strict=True)
-    return [draft for draft, row in zip(drafts, best, strict=True) if draft.take(*_in_order(*row))]
+    return [draft.take(*_in_order(*row)) for draft, row in zip(drafts, best, strict=True)]
 
 
 class SamplingStates:

@@ -5,14 +5,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from services.local.settings import DEFAULT_MODEL, Settings
+from services.local.settings import DEFAULT_MODEL, DEFAULT_SOURCES, Settings
 from services.local.stack import Stack
 
 
 @asynccontextmanager
-async def stack(model: Path = DEFAULT_MODEL) -> AsyncIterator[Stack]:
-    """Yields a stack on free ports once it serves."""
-    async with Stack(Settings(model=model, grpc_port=0, http_port=0), report=_say) as running:
+async def stack(
+    model: Path = DEFAULT_MODEL, *, drafter: tuple[str, ...] = DEFAULT_SOURCES, state: Path | None = None
+) -> AsyncIterator[Stack]:
+    """Yields a stack on free ports once it serves; what is learnt is kept in `state`, if there is one."""
+    settings = Settings(model=model, drafter=drafter, state=state, grpc_port=0, http_port=0)
+    async with Stack(settings, report=_say) as running:
         await running.wait_until_ready()
         yield running
 

@@ -1,0 +1,185 @@
+"""Measures whether speculation ever costs: tokens per second with drafts against without, cell by cell.
+
+    python -m benchmarks.never_costs [--num-streams 1 4 16 64] [--kinds ...] [--num-pairs 10] [--seconds 4]
+                                     [--cell-seconds 120] [--num-sessions 8] [--drafter suffix,model,head]
+
+A cell is a kind of text and a number of streams. Its runs alternate in the order ABBA on one stack. A run
+keeps so many streams busy with question after question, and counts tokens from the moment when every stream
+has begun, for a fixed time. A pair's ratio is the rate with drafts by the rate without; a cell fails if the
+upper bound of its median is below 0.97. A cell whose interval is wider than 3 % to either side gets more
+pairs while its time lasts.
+
+Cells of one kind follow each other, so that the memory holds what their runs before left there: for the
+predictable kind answers to other problems, for the repetitive one the very same requests, for the
+unpredictable one nothing, since answers that are cancelled are not remembered.
+"""
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import results
+from benchmarks.agent import sessions
+from benchmarks.answers import Meter, asker
+from benchmarks.intervals import interval
+from benchmarks.progress import Progress
+from benchmarks.stacks import stack
+from benchmarks.workloads import Place, Play, Repetitive, predictable, unpredictable
+from outrider import AsyncClient
+
+FLOOR = 0.97
+MAX_HALF_WIDTH = 0.03
+# The unpredictable first, before the memory has seen anything.
+KINDS = ("unpredictable", "predictable", "repetitive")
+# So that cancelled streams are gone before the next run begins.
+PAUSE_SECONDS = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How long to measure each cell."""
+
+    num_pairs: int
+    seconds: float
+    cell_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one run showed."""
+
+    tokens_per_second: float
+    tokens_per_event: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A kind of text, as streams of it are played, and a number of streams."""
+
+    kind: str
+    play: Play
+    num_streams: int
+
+
+async def measure_run(
+    client: AsyncClient, cell: Cell, pair: int, plan: Plan, *, drafts: bool, is_second: bool
+) -> Run:
+    """Keeps the cell's streams busy, and looks at them for a while once all have begun."""
+    meters = [Meter() for _ in range(cell.num_streams)]
+    async with asyncio.TaskGroup() as tasks:
+        streams = [
+            tasks.create_task(
+                cell.play(
+                    asker(client, meter, speculation=drafts),
+                    Place(pair=pair, is_second=is_second, stream=stream),
+                )
+            )
+            for stream, meter in enumerate(meters)
+        ]
+        for meter in meters:
+            await meter.has_begun.wait()
+        began = time.perf_counter()
+        await asyncio.sleep(plan.seconds)
+        for stream in streams:
+            stream.cancel()
+    await asyncio.sleep(PAUSE_SECONDS)
+    return _run(meters, began)
+
+
+def _run(meters: Sequence[Meter], began: float) -> Run:
+    events = sorted(event for meter in meters for event in meter.events if event[0] >= began)
+    num_tokens = sum(count for _, count in events[1:])
+    return Run(
+        tokens_per_second=num_tokens / (events[-1][0] - events[0][0]),
+        tokens_per_event=num_tokens / (len(events) - 1),
+    )
+
+
+async def measure_cell(client: AsyncClient, cell: Cell, plan: Plan, progress: Progress) -> dict[str, Any]:
+    """Measures pairs until there are enough, the interval is narrow or the cell's time is over."""
+    with_drafts: list[Run] = []
+    without: list[Run] = []
+    began = time.monotonic()
+    while True:
+        pair = len(without)
+        for is_second in (False, True):
+            drafts = is_second == bool(pair % 2)
+            run = await measure_run(client, cell, pair, plan, drafts=drafts, is_second=is_second)
+            (with_drafts if drafts else without).append(run)
+        row = _row(cell, with_drafts, without)
+        if pair < plan.num_pairs:
+            progress.step(
+                f"{cell.kind}, {cell.num_streams} streams, pair {pair + 1}: {row['ratios'][-1]:.3f}"
+            )
+        is_narrow = row["half_width"] <= MAX_HALF_WIDTH
+        if len(without) >= plan.num_pairs and (is_narrow or time.monotonic() - began > plan.cell_seconds):
+            return row
+
+
+def _row(cell: Cell, with_drafts: Sequence[Run], without: Sequence[Run]) -> dict[str, Any]:
+    pairs = zip(with_drafts, without, strict=True)
+    ratios = [on.tokens_per_second / off.tokens_per_second for on, off in pairs]
+    found = interval(ratios)
+    return {
+        "kind": cell.kind,
+        "num_streams": cell.num_streams,
+        "num_pairs": len(ratios),
+        **asdict(found),
+        "half_width": found.half_width,
+        "is_wide": found.half_width > MAX_HALF_WIDTH,
+        "fails": found.high < FLOOR,
+        "with_drafts": median(run.tokens_per_second for run in with_drafts),
+        "without": median(run.tokens_per_second for run in without),
+        "tokens_per_event": median(run.tokens_per_event for run in with_drafts),
+        "ratios": ratios,
+    }
+
+
+async def measure(
+    kinds: Sequence[str], num_streams: Sequence[int], plan: Plan, num_sessions: int, sources: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Returns a row per cell."""
+    repetitive = Repetitive()
+    plays: dict[str, Play] = {
+        "unpredictable": unpredictable,
+        "predictable": predictable,
+        "repetitive": repetitive,
+    }
+    cells = [Cell(kind=kind, play=plays[kind], num_streams=count) for kind in kinds for count in num_streams]
+    async with stack(drafter=tuple(sources)) as running, AsyncClient(running.grpc_address) as client:
+        if "repetitive" in kinds:
+            await repetitive.watch(asker(client, Meter(), speculation=True), sessions(num_sessions))
+        progress = Progress(len(cells) * plan.num_pairs)
+        return [await measure_cell(client, cell, plan, progress) for cell in cells]
+
+
+def main() -> None:
+    """Prints a line per cell and writes docs/results/never_costs.json."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--num-streams", type=int, nargs="+", default=[1, 4, 16, 64])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--num-pairs", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--cell-seconds", type=float, default=120.0)
+    parser.add_argument("--num-sessions", type=int, default=8)
+    parser.add_argument("--drafter", default="suffix,model,head", help="the sources, by commas")
+    parser.add_argument("--results", type=Path, default=results.DIRECTORY)
+    arguments = parser.parse_args()
+    plan = Plan(num_pairs=arguments.num_pairs, seconds=arguments.seconds, cell_seconds=arguments.cell_seconds)
+    sources = arguments.drafter.split(",")
+    rows = asyncio.run(measure(arguments.kinds, arguments.num_streams, plan, arguments.num_sessions, sources))
+    results.save("never_costs", rows, arguments.results)
+    for row in rows:
+        print(json.dumps({name: value for name, value in row.items() if name != "ratios"}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Raw results under docs/results: the report is made of them and can be made again without measuring."""
+
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+DIRECTORY = Path(__file__).parents[1] / "docs" / "results"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a benchmark found, by which command, where and when."""
+
+    command: str
+    machine: str
+    day: str
+    rows: Sequence[Mapping[str, Any]]
+
+
+def processor() -> str:
+    """Returns the processor's name, as far as the system tells."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next(
+        (line.split(": ", 1)[1] for line in lines if line.startswith("model name")), platform.machine()
+    )
+
+
+def machine() -> str:
+    """Describes what is measured on."""
+    return f"{processor()}, {os.cpu_count()} cores, torch {version('torch')}"
+
+
+def command() -> str:
+    """Returns the command that runs this process, as it would be typed."""
+    module = (sys.modules["__main__"].__spec__ or sys.modules[__name__].__spec__).name  # type: ignore[union-attr]
+    return shlex.join(["python", "-m", module.removesuffix(".__main__"), *sys.argv[1:]])
+
+
+def save(name: str, rows: Sequence[Mapping[str, Any]], directory: Path = DIRECTORY) -> None:
+    """Writes a result, over the one before."""
+    result = Result(command=command(), machine=machine(), day=date.today().isoformat(), rows=rows)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"{name}.json").write_text(json.dumps(asdict(result), indent=1) + "\n")
+
+
+def load(name: str, directory: Path = DIRECTORY) -> Result | None:
+    """Reads a result; None if there is none."""
+    path = directory / f"{name}.json"
+    return Result(**json.loads(path.read_text())) if path.exists() else None

@@ -12,8 +12,8 @@ A call of the model goes, for each text that is asked about:
     blocks.release(branch)                     branches end with the call
     blocks.drop(sequence)                      the sequence ended
 
-A branch is forked before its sequence's table is rolled back. The logits behind a text's last token come of
-computing that token: to leave it out, pass the text without it to `fork` and `roll_back`.
+The logits behind a text come of computing its last token: so that it is not taken as cached, pass the text
+without it to `fork` and `roll_back`.
 """
 
 from array import array

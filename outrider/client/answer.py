@@ -83,6 +83,20 @@ class Usage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SourceStatistics:
+    """Draft tokens of one source that were verified and found right; suffix, model, head or grammar."""
+
+    source: str
+    num_draft_tokens: int
+    num_accepted_tokens: int
+
+    @classmethod
+    def from_proto(cls, message: pb.SourceStatistics) -> Self:
+        """Reads a message."""
+        return cls(**{name: getattr(message, name) for name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True, kw_only=True)
 class Statistics:
     """How a request fared; see outrider.v1.Statistics."""
 
@@ -92,11 +106,14 @@ class Statistics:
     num_steps: int
     num_draft_tokens: int
     num_accepted_tokens: int
+    sources: tuple[SourceStatistics, ...]
 
     @classmethod
     def from_proto(cls, message: pb.Statistics) -> Self:
         """Reads a message."""
-        return cls(**{name: getattr(message, name) for name in cls.__dataclass_fields__})
+        fields = {name: getattr(message, name) for name in cls.__dataclass_fields__}
+        sources = (SourceStatistics.from_proto(source) for source in message.sources)
+        return cls(**fields | {"sources": tuple(sources)})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,9 @@ DELTAS = [
 
 def answer() -> Answer:
     statistics = pb.Statistics(
-        ttft_ms=12, tokens_per_second=50, num_steps=2, num_draft_tokens=4, num_accepted_tokens=1
-    )
+        ttft_ms=12, tokens_per_second=50, num_steps=2, num_draft_tokens=4, num_accepted_tokens=1,
+        sources=[pb.SourceStatistics(source="suffix", num_draft_tokens=4, num_accepted_tokens=1)],
+    )  # fmt: skip
     finished = pb.Finished(
         reason=pb.FINISH_REASON_STOP,
         usage=pb.Usage(prompt_tokens=5, completion_tokens=3),
@@ -48,8 +49,11 @@ def test_the_json_of_an_answer_has_the_documented_keys() -> None:
     }
     assert found["stats"].keys() == {
         "ttft_ms", "time_to_first_answer_token_ms", "tokens_per_second",
-        "num_steps", "num_draft_tokens", "num_accepted_tokens",
+        "num_steps", "num_draft_tokens", "num_accepted_tokens", "sources",
     }  # fmt: skip
+    assert found["stats"]["sources"] == [
+        {"source": "suffix", "num_draft_tokens": 4, "num_accepted_tokens": 1}
+    ]
     assert found["tool_calls"] == [{"id": "functions.f:0", "name": "f", "arguments": "{}"}]
 
 

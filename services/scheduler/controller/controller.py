@@ -1,12 +1,30 @@
 """The controller: one object per group, asked before each step and told what became of it."""
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from operator import mul
 from typing import Any
 
-from services.scheduler.controller.facts import ModelFacts, Offer, Settings, StepShape
+import numpy as np
+
+from services.scheduler.controller.allocation import Ranked, most_paying, rank
+from services.scheduler.controller.asking import Asking
+from services.scheduler.controller.calibration import Calibration, Table
+from services.scheduler.controller.cost import CostModel
+from services.scheduler.controller.facts import SOURCES, ModelFacts, Offer, Settings, StepShape
+from services.scheduler.controller.probing import Probing
+from services.scheduler.controller.reading import table
 from services.scheduler.controller.record import Record
+from services.scheduler.controller.waiting import Waiting
+
+VERSION = 1
+HALF_LIFE_SECONDS = 86_400.0
+# Where the time of a step is known no better than so, as a part, trying teaches something.
+_DOUBTFUL = 0.05
+_BELIEVED = 0.8
+# In every so many steps the source that was verified least is preferred.
+_NUM_STEPS_PER_CHANGE = 64
+# Prompts make progress whatever the target: in tiles of so many rows.
+_LEAST_PREFILL_ROWS = 16
+_OVERHEAD_SHARE = 0.05
 
 
 class Controller:
@@ -17,8 +35,25 @@ class Controller:
     """
 
     def __init__(self, model: ModelFacts, settings: Settings) -> None:
-        self.model = model
         self.settings = settings
+        self._model = model
+        self._begin()
+
+    def _begin(self) -> None:
+        self.cost = CostModel(self._model)
+        self.calibration = Calibration()
+        self.asking = Asking(self.settings)
+        self.waiting = Waiting(self.settings.max_wait_seconds)
+        self.probing = Probing()
+        self.num_steps = 0
+        self.num_steps_by_length = [0] * (self.settings.max_num_draft_tokens + 1)
+        self.waited_seconds = 0.0
+        self._overhead_seconds = 0.0
+        self._token_seconds = 0.0
+        self._price_per_draft_token = 0.0
+        self._drafts: list[tuple[Record, Offer]] = []
+        self._table: Table | None = None
+        self._outcomes: list[tuple[int, int, int]] = []  # slot, verified, accepted
 
     def new_record(self) -> Record:
         """Begins the record of a sequence."""
@@ -26,21 +61,32 @@ class Controller:
 
     def sources(self, record: Record, available: frozenset[str]) -> tuple[str, ...]:
         """Returns which sources to ask for the sequence's next draft; none if no draft would pay."""
-        return tuple(sorted(available))
+        is_time, number = self.asking.is_time, self.num_steps
+        return tuple([source for source in available if is_time(record, source, number)])
 
     def wait_seconds(self, records: Sequence[Record], shape: StepShape) -> float:
         """Returns how long the coming step may wait for drafts of these sequences; 0 not at all."""
-        return self.settings.max_wait_seconds if records else 0.0
+        expected_yield = self.asking.expected_yield
+        num_tokens = sum([expected_yield(record) for record in records])
+        return self.waiting.best_wait(num_tokens * self._token_seconds)
 
     def best(self, choices: Sequence[tuple[Record, Sequence[Offer]]]) -> list[int]:
         """Returns for each sequence the index of the offer with most expected accepted tokens.
 
         All sequences of a step go in one call: it is the number of calls that costs.
         """
-        return [
-            max(range(len(offers)), key=lambda n: sum(accumulate(offers[n].confidences, mul)))
-            for _, offers in choices
-        ]
+        if all(len(offers) == 1 for _, offers in choices):
+            return [0] * len(choices)
+        flat = [(record, offer) for record, offers in choices for offer in offers]
+        found = self.calibration.table(flat, [len(offer.confidences) for _, offer in flat])
+        worth = np.cumprod(found.chance, axis=1).sum(axis=1)
+        if self.num_steps % _NUM_STEPS_PER_CHANGE == 0:
+            worth = -self.calibration.num_observed[found.source]
+        result, end = [], 0
+        for _, offers in choices:
+            begin, end = end, end + len(offers)
+            result.append(int(np.argmax(worth[begin:end])))
+        return result
 
     def allocate(
         self, shape: StepShape, drafts: Sequence[tuple[Record, Offer, int]], max_num_rows: int
@@ -50,18 +96,65 @@ class Controller:
         `shape` is the step without drafts; the integer is the most tokens of that draft; `max_num_rows` is
         how many rows the step has left.
         """
-        counts = []
-        for _, offer, most in drafts:
-            counts.append(min(most, len(offer.confidences), max_num_rows))
-            max_num_rows -= counts[-1]
+        lengths = [min(most, len(offer.confidences)) for _, offer, most in drafts]
+        num_positions = min(sum(lengths), max_num_rows)
+        self._table = None
+        if num_positions <= 0 or not self.cost.is_ready:
+            return [0] * len(drafts)
+        self._drafts = [(record, offer) for record, offer, _ in drafts]
+        self._table = self.calibration.table(self._drafts, lengths)
+        survival = np.cumprod(self._table.chance, axis=1)
+        ranked = rank(survival, num_positions)
+        believed = ranked.totals(survival * self.calibration.trust[self._table.source][:, None])
+        counts = ranked.counts(self._choose(shape, ranked, believed), len(drafts)).tolist()
+        self._note_allocation(counts)
         return counts
+
+    def _choose(self, shape: StepShape, ranked: Ranked, believed: np.ndarray) -> int:
+        """Returns how many positions to verify: what pays beyond doubt, or what is worth trying."""
+        seconds, doubt = self.cost.predict(shape, len(ranked.order))
+        seconds += self._overhead_seconds
+        margin = np.hypot(doubt, doubt[0])
+        margin[0] = 0.0
+        num_base = max(1, shape.num_sequences)
+        sure = most_paying(num_base, believed, seconds * (1 + margin))
+        chosen = sure
+        hoped = most_paying(num_base, ranked.total, seconds / (1 + margin))
+        token_seconds = seconds[sure] / (num_base + believed[sure])
+        losses = seconds * (1 + margin) - token_seconds * (num_base + believed)
+        if sure:
+            self.probing.note_paying()
+        if hoped > sure and (margin[hoped] > _DOUBTFUL or believed[hoped] < _BELIEVED * ranked.total[hoped]):
+            chosen = max(sure, self.probing.try_out(losses[: hoped + 1]))
+        elif not sure and self.probing.check_again(float(losses[1])):
+            chosen = 1
+        self._token_seconds = float(seconds[0]) / num_base
+        self._price_per_draft_token = (
+            float(seconds[chosen] - seconds[0]) / self._token_seconds / max(1, chosen)
+        )
+        return chosen
+
+    def _note_allocation(self, counts: Sequence[int]) -> None:
+        """Notes lengths, and the drafts that are not worth verifying: their questions won nothing."""
+        trust = self.calibration.trust
+        trusted = {source: bool(trust[code] > 0.5) for code, source in enumerate(SOURCES)}
+        for slot, ((record, offer), count) in enumerate(zip(self._drafts, counts, strict=True)):
+            record.slot = slot
+            self.num_steps_by_length[min(count, len(self.num_steps_by_length) - 1)] += 1
+            if not count and trusted[offer.source]:
+                self.asking.settle(self.asking.record(record, offer.source), offer.source, 0.0)
 
     def prefill_rows(self, shape: StepShape, max_num_rows: int) -> int:
         """Returns how many further prompt rows, up to `max_num_rows`, keep the step within the target.
 
         At least one tile's worth of them, so that prompts make progress.
         """
-        return max_num_rows
+        target = self.settings.inter_token_target_seconds
+        if target is None or max_num_rows <= 0 or not shape.num_sequences or not self.cost.is_ready:
+            return max(0, max_num_rows)
+        seconds, _ = self.cost.predict(shape, max_num_rows)
+        within = int(np.searchsorted(seconds, target - self._overhead_seconds, side="right")) - 1
+        return min(max_num_rows, max(_LEAST_PREFILL_ROWS, within))
 
     def note_step(
         self,
@@ -74,35 +167,81 @@ class Controller:
 
         `overhead_seconds` is what passed since the step before it, waiting for drafts left out.
         """
+        if self._outcomes and self._table is not None:
+            self.calibration.note(self._table, *zip(*self._outcomes, strict=True))
+        self._outcomes = []
+        self.num_steps += 1
+        if seconds <= 0 or shape.num_rows <= 0:
+            return
+        self.cost.note(shape, seconds, num_distinct_experts)
+        self.probing.earn(seconds)
+        self._overhead_seconds += _OVERHEAD_SHARE * (min(overhead_seconds, seconds) - self._overhead_seconds)
+        if not self._token_seconds:
+            self._token_seconds = seconds / max(1, shape.num_sequences)
+        self.asking.set_token_seconds(self._token_seconds)
 
     def note_draft(self, record: Record, offer: Offer, num_verified: int, num_accepted: int) -> None:
         """Learns from a draft that was verified; before `note_step`."""
+        known = self.asking.record(record, offer.source)
+        known.note(num_accepted, min(num_accepted + 1, num_verified))
+        won = num_accepted - num_verified * self._price_per_draft_token
+        self.asking.settle(known, offer.source, won)
+        slot = record.slot
+        if self._table is not None and slot < len(self._drafts) and self._drafts[slot][1] is offer:
+            self._outcomes.append((slot, num_verified, num_accepted))
 
     def note_phase(self, record: Record, phase: str) -> None:
         """Notes that the sequence has entered a phase: its text may have become predictable."""
         record.phase = phase
+        self.asking.note_phase(record)
 
     def note_question(self, record: Record, sources: Sequence[str]) -> None:
         """Notes that these sources were asked for the sequence."""
+        for source in sources:
+            self.asking.ask(record, source)
 
     def note_answer(self, source: str, *, num_drafts: int, compute_seconds: float) -> None:
         """Notes what a source took for so many drafts, empty ones included."""
+        self.asking.note_answer(source, num_drafts=num_drafts, compute_seconds=compute_seconds)
 
     def note_round_trip(self, seconds: float) -> None:
         """Notes the time from a question to its answer, that of a late answer too."""
+        self.waiting.note(seconds)
 
     def note_wait(self, seconds: float) -> None:
         """Notes that a step waited so long for drafts."""
+        self.waited_seconds += seconds
 
     def figures(self) -> dict[str, float]:
         """Returns what the metrics show, by name."""
-        return {}
+        overlap = self.cost.overlap
+        return {
+            "step_cost_error": self.cost.noise,
+            "num_probes": self.probing.num_probes,
+            "draft_wait_seconds": self.waited_seconds,
+            "expert_overlap_by_sequence": overlap.by_sequence,
+            "expert_overlap_by_token": overlap.by_token,
+            **{f"brier_{source}": float(self.calibration.brier[code]) for code, source in enumerate(SOURCES)},
+        }
 
     def state(self) -> dict[str, Any]:
         """Returns what was learnt, fit for JSON."""
-        return {"version": 1}
+        return {
+            "version": VERSION,
+            "cost": self.cost.state(),
+            "calibration": self.calibration.state(),
+            "asking": self.asking.state(),
+        }
 
     def restore(self, state: Mapping[str, Any], age_seconds: float) -> None:
         """Takes up what was learnt so long ago; raises ValueError naming what is wrong, then is as new."""
-        if state.get("version") != 1:
-            raise ValueError(f"version is {state.get('version')}, not 1")
+        decay = 0.5 ** (max(0.0, age_seconds) / HALF_LIFE_SECONDS)
+        self._begin()
+        try:
+            if state.get("version") != VERSION:
+                raise ValueError(f"version is {state.get('version')!r:.50}, not {VERSION}")
+            for name in ("cost", "calibration", "asking"):
+                getattr(self, name).restore(table(state, name), decay)
+        except ValueError:
+            self._begin()
+            raise

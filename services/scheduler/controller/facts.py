@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SOURCES = ("suffix", "model", "head", "grammar")
-PHASES = ("text", "thinking", "answer", "tool_arguments")
+SOURCES: tuple[str, ...] = ("suffix", "model", "head", "grammar")
+PHASES: tuple[str, ...] = ("text", "thinking", "answer", "tool_arguments")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

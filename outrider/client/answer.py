@@ -111,9 +111,9 @@ class Statistics:
     @classmethod
     def from_proto(cls, message: pb.Statistics) -> Self:
         """Reads a message."""
-        fields = {name: getattr(message, name) for name in cls.__dataclass_fields__}
-        sources = (SourceStatistics.from_proto(source) for source in message.sources)
-        return cls(**fields | {"sources": tuple(sources)})
+        sources = tuple(map(SourceStatistics.from_proto, message.sources))
+        names = [name for name in cls.__dataclass_fields__ if name != "sources"]
+        return cls(**{name: getattr(message, name) for name in names}, sources=sources)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from outrider.model.config import read_json
 from outrider.model.errors import ModelError
 from outrider.model.transformer import Transformer
 from outrider.rpc.config import ConfigError
+from services.drafter.config import Config
 from services.drafter.draft_model import DraftModel, Text
 from services.drafter.guess import Guess
 from services.drafter.sequence import RunningSequence
@@ -29,24 +30,12 @@ class ModelSource:
         self._executor = executor
 
     @classmethod
-    def load(
-        cls,
-        model_dir: Path | None,
-        target_dir: Path | None,
-        *,
-        kv_cache_bytes: int,
-        num_threads: int,
-        executor: Executor,
-    ) -> Self:
+    def load(cls, config: Config, executor: Executor) -> Self:
         """Loads the checkpoint in the executor's thread and waits for it.
 
         Raises ConfigError naming the setting that is wrong.
         """
-        if model_dir is None or target_dir is None:
-            name = "MODEL_DIR" if model_dir is None else "TARGET_DIR"
-            raise ConfigError(f"OUTRIDER_DRAFTER_{name} must be set for the source model")
-        loading = executor.submit(_load, model_dir, target_dir, kv_cache_bytes, num_threads)
-        return cls(loading.result(), executor)
+        return cls(executor.submit(_load, config).result(), executor)
 
     def open(self, sequence: RunningSequence) -> None:
         """Needs nothing yet."""
@@ -73,9 +62,12 @@ class ModelSource:
         await asyncio.get_running_loop().run_in_executor(self._executor, self._model.forget, sequence)
 
 
-def _load(model_dir: Path, target_dir: Path, kv_cache_bytes: int, num_threads: int) -> DraftModel:
+def _load(config: Config) -> DraftModel:
+    model_dir, target_dir = config.model_dir, config.target_dir
+    assert model_dir is not None
+    assert target_dir is not None
     # A setting of the calling thread.
-    torch.set_num_threads(num_threads)
+    torch.set_num_threads(config.num_threads)
     target_size = _vocab_size("OUTRIDER_DRAFTER_TARGET_DIR", target_dir)
     vocab_size = _vocab_size("OUTRIDER_DRAFTER_MODEL_DIR", model_dir)
     if vocab_size != target_size:
@@ -87,7 +79,7 @@ def _load(model_dir: Path, target_dir: Path, kv_cache_bytes: int, num_threads: i
         model = Transformer.load(model_dir)
     except ModelError as error:
         raise ConfigError(f"OUTRIDER_DRAFTER_MODEL_DIR: {error}") from None
-    return DraftModel(model, kv_cache_bytes)
+    return DraftModel(model, config.kv_cache_bytes)
 
 
 def _vocab_size(variable: str, directory: Path) -> int:

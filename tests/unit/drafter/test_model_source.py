@@ -18,9 +18,11 @@ from outrider.model.transformer import Transformer
 from outrider.params import ReasoningLimit, SamplingParams, SequenceParams
 from outrider.rpc.config import ConfigError
 from services.drafter import draft_model
-from services.drafter.draft_model import MIN_SURVIVAL, DraftModel
+from services.drafter.config import Config
+from services.drafter.draft_model import DraftModel
 from services.drafter.guess import Guess
 from services.drafter.model_source import ModelSource
+from services.drafter.sampled import MIN_SURVIVAL
 from services.drafter.sequence import RunningSequence
 from services.drafter.source import Question
 from tests.unit.model.random_models import VOCAB_SIZE, deepseek_config, llama_config, write_checkpoint
@@ -281,10 +283,8 @@ def test_runners_up_are_told_with_their_shares(source, dense):
 
 
 def test_a_token_too_doubtful_to_draft_is_an_alternative_behind_the_draft(source, dense):
-    for start in range(VOCAB_SIZE):
-        (guess,) = ask(source, (opened([start]), (), 8))
-        if 0 < len(guess.token_ids) < 8:
-            break
+    guesses = {start: ask(source, (opened([start]), (), 8))[0] for start in range(VOCAB_SIZE)}
+    start, guess = next((start, guess) for start, guess in guesses.items() if 0 < len(guess.token_ids) < 8)
     row = row_after(dense, [start, *guess.token_ids])
     assert guess.alternatives[-1][0][0] == int(row.argmax())
     assert len(guess.alternatives[-1]) == 3
@@ -315,7 +315,7 @@ def test_a_text_longer_than_the_model_takes_gets_an_empty_guess(source):
 
 def load(directories, executor, **changes):
     settings = {"model_dir": directories["dense"], "target_dir": directories["moe"]} | changes
-    return ModelSource.load(**settings, kv_cache_bytes=ROOM, num_threads=1, executor=executor)
+    return ModelSource.load(Config(sources=("model",), **settings), executor)
 
 
 def test_a_loaded_checkpoint_drafts(directories, executor, dense):
@@ -331,7 +331,7 @@ def test_another_vocabulary_than_the_targets_is_refused(directories, executor, t
 
 @pytest.mark.parametrize("name", ["model_dir", "target_dir"])
 def test_a_directory_that_is_not_set_is_asked_for(directories, executor, name):
-    with pytest.raises(ConfigError, match=f"OUTRIDER_DRAFTER_{name.upper()} must be set"):
+    with pytest.raises(ConfigError, match=f"OUTRIDER_DRAFTER_{name.upper()}: must be set"):
         load(directories, executor, **{name: None})
 
 

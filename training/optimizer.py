@@ -30,12 +30,14 @@ def orthogonalize(matrices: Tensor, num_rounds: int = 5) -> Tensor:
 
 
 class Optimizer:
-    """Both optimizers; the matrices, those under `layers`, are dealt out to the threads of a pool."""
+    """Both optimizers; the matrices, those within layers, are dealt out to the threads of a pool."""
 
     def __init__(self, network: nn.Module, pool: Executor) -> None:
         self.pool, self.matrices, others = pool, [], []
         for name, param in network.named_parameters():
-            is_matrix = name.startswith("layers.") and param.ndim >= 2 and not name.endswith(".gate")
+            is_matrix = (
+                name.startswith(("layers.", "midlayer.")) and param.ndim >= 2 and not name.endswith(".gate")
+            )
             (self.matrices if is_matrix else others).append(param)
         self.adam = torch.optim.AdamW(others, lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
         self.momentum = {param: torch.zeros_like(param) for param in self.matrices}

@@ -6,7 +6,6 @@ drafted the tokens itself, its own output takes the vector's place.
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -56,16 +55,8 @@ class FeatureProjection:
         return self._kernels.linear(tapped, self._fc).to(FEATURE_DTYPE)
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeadResult:
-    """Of the wanted rows: logits over the target's vocabulary, and what takes a feature's place next."""
-
-    logits: Tensor  # [R, V] fp32; minus infinity for tokens that the head does not know
-    hidden: Tensor  # [R, D]
-
-
 class DraftHead:
-    """A loaded head; `forward` is its only way to compute."""
+    """A loaded head: `forward` reads tokens, `logits` tells what follows them."""
 
     def __init__(self, config: DraftHeadConfig, reader: Reader, target: Reader, kernels: Kernels) -> None:
         self.config = config
@@ -122,10 +113,11 @@ class DraftHead:
         return block_size * self.config.attention.kv_width * self.dtype.itemsize
 
     @torch.inference_mode()
-    def forward(self, batch: ForwardBatch, features: Tensor, kv_cache: KVCache) -> HeadResult:
+    def forward(self, batch: ForwardBatch, features: Tensor, kv_cache: KVCache) -> Tensor:
         """Compute rows of a feature [T, D] and the token after its own, and write them into the cache.
 
-        Positions may be counted from any token of a sequence, since attention sees their differences only.
+        Returns of the wanted rows [R, D] what takes the feature's place behind a token drafted next. Positions
+        may be counted from any token of a sequence, since attention sees their differences only.
         """
         (cache,) = kv_cache.layers
         feature = self._normalize(features, self._feature_norm)
@@ -134,10 +126,14 @@ class DraftHead:
         context = self._step_context(batch, kv_cache.block_size)
         x = x + self._attention(torch.cat([token, feature], dim=1), cache, context)
         x = x + self._feed_forward.apply(self._normalize(x, self._feed_forward_norm))
-        hidden = x[batch.logit_rows]
+        return x[batch.logit_rows]
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Of what `forward` returned, in fp32: [R, D] -> [R, V]; minus infinity for tokens it cannot say."""
         logits = self._kernels.linear(self._normalize(hidden, self._norm), self._head).float()
         spread = logits.new_full((len(logits), self.config.network.vocab_size), -torch.inf)
-        return HeadResult(logits=spread.index_copy_(1, self._target_ids, logits), hidden=hidden)
+        return spread.index_copy_(1, self._target_ids, logits)
 
     def _step_context(self, batch: ForwardBatch, block_size: int) -> StepContext:
         shape = self.config.attention.shape

@@ -13,7 +13,6 @@ from outrider.model.config import read_json
 from outrider.model.errors import ModelError
 from outrider.model.transformer import Transformer
 from outrider.rpc.config import ConfigError
-from services.drafter.config import Config
 from services.drafter.draft_model import DraftModel, Text
 from services.drafter.guess import Guess
 from services.drafter.sequence import RunningSequence
@@ -30,12 +29,16 @@ class ModelSource:
         self._executor = executor
 
     @classmethod
-    def load(cls, config: Config, executor: Executor) -> Self:
+    def load(
+        cls, model_dir: Path, target_dir: Path, *, kv_cache_bytes: int, num_threads: int, executor: Executor
+    ) -> Self:
         """Loads the checkpoint in the executor's thread and waits for it.
 
         Raises ConfigError naming the setting that is wrong.
         """
-        return cls(executor.submit(_load, config).result(), executor)
+        return cls(
+            executor.submit(_load, model_dir, target_dir, kv_cache_bytes, num_threads).result(), executor
+        )
 
     def open(self, sequence: RunningSequence) -> None:
         """Needs nothing yet."""
@@ -62,12 +65,9 @@ class ModelSource:
         await asyncio.get_running_loop().run_in_executor(self._executor, self._model.forget, sequence)
 
 
-def _load(config: Config) -> DraftModel:
-    model_dir, target_dir = config.model_dir, config.target_dir
-    assert model_dir is not None
-    assert target_dir is not None
+def _load(model_dir: Path, target_dir: Path, kv_cache_bytes: int, num_threads: int) -> DraftModel:
     # A setting of the calling thread.
-    torch.set_num_threads(config.num_threads)
+    torch.set_num_threads(num_threads)
     target_size = _vocab_size("OUTRIDER_DRAFTER_TARGET_DIR", target_dir)
     vocab_size = _vocab_size("OUTRIDER_DRAFTER_MODEL_DIR", model_dir)
     if vocab_size != target_size:
@@ -79,7 +79,7 @@ def _load(config: Config) -> DraftModel:
         model = Transformer.load(model_dir)
     except ModelError as error:
         raise ConfigError(f"OUTRIDER_DRAFTER_MODEL_DIR: {error}") from None
-    return DraftModel(model, config.kv_cache_bytes)
+    return DraftModel(model, kv_cache_bytes)
 
 
 def _vocab_size(variable: str, directory: Path) -> int:

@@ -32,6 +32,7 @@ from benchmarks.progress import Progress
 from benchmarks.stacks import stack
 from benchmarks.workloads import Place, Play, Repetitive, predictable, unpredictable
 from outrider import AsyncClient
+from services.local.settings import DRAFT_SOURCES
 
 FLOOR = 0.97
 MAX_HALF_WIDTH = 0.03
@@ -170,7 +171,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--cell-seconds", type=float, default=120.0)
     parser.add_argument("--num-sessions", type=int, default=8)
-    parser.add_argument("--drafter", default="suffix,model,head", help="the sources, by commas")
+    parser.add_argument("--drafter", default=",".join(DRAFT_SOURCES), help="the sources, by commas")
     parser.add_argument("--results", type=Path, default=results.DIRECTORY)
     arguments = parser.parse_args()
     plan = Plan(num_pairs=arguments.num_pairs, seconds=arguments.seconds, cell_seconds=arguments.cell_seconds)

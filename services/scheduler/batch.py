@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from outrider.rpc.errors import OutriderError, from_code
-from outrider.v1 import sampling_pb2
+from outrider.v1 import features_pb2, sampling_pb2
 from outrider.v1 import worker_pb2 as pb
+from services.scheduler.controller import ModelFacts, Offer, StepShape
 from services.scheduler.sequence import Sequence
 
 
@@ -20,7 +21,8 @@ class SequenceStep:
     num_new_tokens: int
     new_block_ids: list[int] = field(default_factory=list)
     draft_token_ids: Tokens[int] = ()
-    source: str = ""
+    offer: Offer | None = None  # the draft that those tokens are the beginning of
+    wants_features: bool = False
 
     @property
     def num_tokens_after(self) -> int:
@@ -40,6 +42,7 @@ class SequenceStep:
             num_new_tokens=self.num_new_tokens,
             draft_token_ids=self.draft_token_ids,
             new_block_ids=self.new_block_ids,
+            wants_features=self.wants_features,
         )
         if self.is_start:
             step.start.token_ids.extend(self.sequence.token_ids)
@@ -60,6 +63,15 @@ class Batch:
     def num_rows(self) -> int:
         """Tokens that the step computes, drafts included."""
         return sum(step.num_new_tokens + len(step.draft_token_ids) for step in self.steps)
+
+    @property
+    def shape(self) -> StepShape:
+        """What the step's time depends on."""
+        return StepShape(
+            num_rows=self.num_rows,
+            num_sequences=len(self.steps),
+            num_context_tokens=sum(step.num_tokens_after for step in self.steps),
+        )
 
     def to_proto(self, step_id: int) -> pb.Batch:
         """Writes the message of step `step_id`."""
@@ -98,12 +110,27 @@ class SequenceOutput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """Hidden vectors of tokens in a row of one sequence, from `offset` on; nobody here looks into them."""
+
+    sequence_id: int
+    offset: int
+    rows: bytes
+
+    @classmethod
+    def from_proto(cls, message: features_pb2.SequenceFeatures) -> Self:
+        """Reads a message."""
+        return cls(sequence_id=message.sequence_id, offset=message.offset, rows=message.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOutput:
     """The answer to a step."""
 
     outputs: dict[int, SequenceOutput]
     forward_seconds: float = 0.0
     num_distinct_experts: Tokens[int] = ()
+    features: Tokens[Features] = ()
 
     @classmethod
     def from_proto(cls, message: pb.BatchOutput) -> Self:
@@ -112,6 +139,7 @@ class BatchOutput:
             outputs={item.sequence_id: SequenceOutput.from_proto(item) for item in message.outputs},
             forward_seconds=message.forward_us * 1e-6,
             num_distinct_experts=tuple(message.num_distinct_experts),
+            features=[Features.from_proto(item) for item in message.features],
         )
 
 
@@ -126,6 +154,20 @@ class GroupFacts:
     num_blocks: int
     block_size: int
     max_num_batched_tokens: int
+    num_experts: int = 0
+    num_experts_per_token: int = 0
+    num_moe_layers: int = 0
+    feature_size: int = 0  # 0: there are no hidden vectors to be had
+    device: str = ""
+
+    @property
+    def experts(self) -> ModelFacts:
+        """What the controller knows of the model."""
+        return ModelFacts(
+            num_experts=self.num_experts,
+            num_experts_per_token=self.num_experts_per_token,
+            num_moe_layers=self.num_moe_layers,
+        )
 
     @property
     def max_num_tokens(self) -> int:

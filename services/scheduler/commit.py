@@ -4,7 +4,10 @@ from dataclasses import dataclass
 
 from outrider.rpc.errors import Internal, OutriderError
 from services.scheduler.batch import SequenceOutput, SequenceStep
-from services.scheduler.sequence import Draft, FinishReason
+from services.scheduler.sequence import Draft, FinishReason, Sequence
+
+# Forced tokens are nearly certain; only where the model spells the same bytes otherwise are they wrong.
+GRAMMAR_CONFIDENCE = 0.95
 
 
 @dataclass(slots=True, kw_only=True)
@@ -14,6 +17,9 @@ class Advance:
     num_charged_tokens: int
     num_output_tokens: int = 0
     num_accepted_tokens: int = 0
+    num_verified_tokens: int = (
+        0  # draft tokens of which it is known whether they were right or behind a wrong one
+    )
     end: FinishReason | OutriderError | None = None
 
 
@@ -61,14 +67,24 @@ def _append(step: SequenceStep, output: SequenceOutput, advance: Advance) -> Non
     # Accepted drafts are tokens of the sequence now, and their rows were computed in this step.
     sequence.num_computed_tokens += num_accepted
     sequence.unsent_logprobs.extend(output.logprobs[:count])
-    sequence.draft = None
-    if output.forced_token_ids and sequence.num_useful_draft_tokens > 0:
-        sequence.draft = Draft(
-            base_length=sequence.num_tokens, token_ids=output.forced_token_ids, source="grammar"
-        )
-    if step.draft_token_ids:
-        sequence.count_draft(step.source, len(step.draft_token_ids), num_accepted)
+    sequence.offers = _forced(output.forced_token_ids, sequence)
+    if step.offer is not None:
+        sequence.count_draft(step.offer.source, len(step.draft_token_ids), num_accepted)
+    # An output that ended with an accepted draft says nothing of the tokens drafted behind.
+    advance.num_verified_tokens = num_accepted if count == num_accepted else len(step.draft_token_ids)
     advance.num_output_tokens = count
     advance.num_accepted_tokens = num_accepted
     advance.num_charged_tokens += count
     advance.end = sequence.end
+
+
+def _forced(token_ids: tuple[int, ...], sequence: Sequence) -> dict[str, Draft]:
+    """Returns the tokens that a grammar forces next as a draft."""
+    token_ids = token_ids[: max(0, sequence.num_useful_draft_tokens)]
+    if not token_ids:
+        return {}
+    confidences = (GRAMMAR_CONFIDENCE,) * len(token_ids)
+    draft = Draft(
+        base_length=sequence.num_tokens, token_ids=token_ids, confidences=confidences, source="grammar"
+    )
+    return {draft.source: draft}

@@ -3,11 +3,13 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Self
 
 from outrider.rpc.channel import ChannelTls
 from outrider.rpc.config import load_config
 from outrider.rpc.server import Listen
+from services.scheduler.controller import Settings
 
 PREFIX = "OUTRIDER_SCHEDULER"
 
@@ -30,15 +32,33 @@ class Config:
     max_num_waiting: int = 1024
     max_num_waiting_tokens: int = 2_000_000
 
+    # The time between two tokens of a stream that prompts beside it may stretch a step to. Unset: no limit
+    # but prefill_chunk, as how much later first tokens may come for it is for the operator to say.
+    inter_token_target_ms: float | None = None
+
     max_draft_tokens: int = 8
-    # A step waits for drafts no longer than this, nor than this part of a step's time.
-    max_draft_wait_ms: float = 4.0
-    max_draft_wait_fraction: float = 0.2
+    # A step never waits longer for drafts; how long it does is learnt.
+    max_draft_wait_ms: float = 50.0
+    # Whether the drafter computes on the cores that the group computes on: then its time is the step's.
+    drafter_shares_cores: bool = False
+    # Where what is learnt of speed and drafts is kept. Unset: it is forgotten at the end.
+    state_dir: Path | None = None
 
     # How long health stays good and sequences are kept, and how long a new stream waits, without a group.
     group_patience_seconds: float = 30.0
     # A gateway that reads nothing for so long is cut off.
     gateway_patience_seconds: float = 10.0
+
+    @property
+    def controller(self) -> Settings:
+        """What bounds the controller's choices."""
+        target = self.inter_token_target_ms
+        return Settings(
+            max_num_draft_tokens=self.max_draft_tokens,
+            drafter_shares_cores=self.drafter_shares_cores,
+            inter_token_target_seconds=target / 1000 if target is not None else None,
+            max_wait_seconds=self.max_draft_wait_ms / 1000,
+        )
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the first field that is out of range."""
@@ -49,6 +69,8 @@ class Config:
                 raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")
         if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < 1:
             raise ValueError(f"max_num_batched_tokens must be at least 1, is {self.max_num_batched_tokens}")
+        if self.inter_token_target_ms is not None and not self.inter_token_target_ms > 0:
+            raise ValueError(f"inter_token_target_ms must be positive, is {self.inter_token_target_ms:g}")
         for item in fields(self):
             value = getattr(self, item.name)
             if isinstance(value, int | float) and not value >= 0:

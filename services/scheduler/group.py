@@ -75,9 +75,10 @@ class Group:
                 raise GroupChanged(facts)
             return facts
 
-    async def step(self, batch: Batch) -> BatchOutput:
+    async def step(self, batch: Batch, *, on_sent: Callable[[], None]) -> BatchOutput:
         """Runs one step. Raises GroupChanged, or Internal if the group failed on this batch.
 
+        `on_sent` is called when the group has the step and computes; again if the step has to be repeated.
         After a failure nobody knows what the group made of the batch, so a new session follows.
         """
         self._step_id += 1
@@ -86,7 +87,7 @@ class Group:
         )
         while True:
             try:
-                return await self._exchange(request)
+                return await self._exchange(request, on_sent)
             except (grpc.RpcError, asyncio.InvalidStateError) as error:
                 self._note_failure(error)
                 if isinstance(error, grpc.aio.AioRpcError) and error.code() in _FAILURES:
@@ -114,11 +115,11 @@ class Group:
         self._presence.found()
         return response
 
-    async def _exchange(self, request: pb.StepRequest) -> BatchOutput:
+    async def _exchange(self, request: pb.StepRequest, on_sent: Callable[[], None]) -> BatchOutput:
         call = self._call
         if call is None or call.done():
             raise asyncio.InvalidStateError("the stream is broken")
-        response = await _ask(call, request)
+        response = await _ask(call, request, on_sent)
         if not isinstance(response, pb.StepResponse) or response.output.step_id != request.batch.step_id:
             raise asyncio.InvalidStateError("the stream did not answer the step")
         self._retry_seconds = 0.0
@@ -149,9 +150,10 @@ class Group:
             self._on_lost()
 
 
-async def _ask(call: Call, request: pb.StepRequest) -> object:
+async def _ask(call: Call, request: pb.StepRequest, on_sent: Callable[[], None] = lambda: None) -> object:
     """Sends a request and returns the answer, or the end of the stream."""
     # A failed write says nothing of the reason; the read after it does.
     with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
         await call.write(request)
+    on_sent()
     return await call.read()

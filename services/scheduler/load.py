@@ -3,21 +3,8 @@
 from dataclasses import dataclass, field
 
 from outrider.v1 import load_pb2
+from services.scheduler.recent import Recent
 from services.scheduler.schedule import Schedule
-
-# Of late means about the last twenty steps.
-_SHARE = 0.1
-
-
-@dataclass(slots=True)
-class Recent:
-    """A mean that forgets exponentially; None before the first value."""
-
-    value: float | None = None
-
-    def add(self, value: float) -> None:
-        """Takes in one more value."""
-        self.value = value if self.value is None else self.value + _SHARE * (value - self.value)
 
 
 @dataclass(slots=True)

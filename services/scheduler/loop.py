@@ -10,13 +10,14 @@ import structlog
 from outrider.rpc.errors import Internal, OutriderError, Unavailable
 from outrider.v1 import load_pb2
 from services.scheduler import metrics
-from services.scheduler.answer_time import AnswerTime
 from services.scheduler.batch import Batch, BatchOutput, GroupFacts
 from services.scheduler.config import Config
+from services.scheduler.controller import Controller, StepShape
 from services.scheduler.counters import Counters
-from services.scheduler.drafts import Drafts
+from services.scheduler.drafting import Drafting
 from services.scheduler.gateway import Gateway
 from services.scheduler.group import Group, GroupChanged
+from services.scheduler.learnt import Learnt
 from services.scheduler.load import Speed, load_message
 from services.scheduler.places import Limits
 from services.scheduler.presence import GroupPresence
@@ -44,12 +45,16 @@ class Scheduler:
         self.last_step_seconds = 0.0
         self.last_own_seconds = 0.0
         self._group = Group(worker, self.presence, on_lost=self.wake)
-        self._drafts = _drafts(config, drafter) if drafter is not None else None
+        self.counters = Counters()
+        self._learnt = Learnt(config.state_dir, config.controller)
+        self._drafting = Drafting(drafter, config, self.counters) if drafter is not None else None
         self._schedule: Schedule | None = None
         self._gateways: set[Gateway] = set()
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._step_began = 0.0
+        # When the step before was answered, if there was work ever since; waiting for drafts is taken out.
+        self._answered_at: float | None = None
         self._own_seconds = 0.0
 
     @property
@@ -61,8 +66,9 @@ class Scheduler:
     async def run(self) -> None:
         """Runs for ever."""
         async with asyncio.TaskGroup() as tasks:
-            if self._drafts is not None:
-                tasks.create_task(self._drafts.run())
+            tasks.create_task(self._learnt.run())
+            if self._drafting is not None:
+                tasks.create_task(self._drafting.drafter.run())
             try:
                 while True:
                     await self._run_session()
@@ -90,42 +96,63 @@ class Scheduler:
             self._idle.set()
         if not self.schedule.owes_step:
             await self._work.wait()
+            self._answered_at = None
         self._work.clear()
         self._idle.clear()
-        if self._drafts is not None:
-            running = self.schedule.running.values()
-            await self._drafts.collect(running, self.speed.step_seconds.value or 0.0)
+        if self._drafting is not None:
+            began = time.perf_counter()
+            waited = await self._drafting.collect(self.schedule.running.values())
+            self.count_own(time.perf_counter() - began - waited)
+            if self._answered_at is not None:
+                self._answered_at += waited
 
     def _pick(self) -> Batch:
         began = time.perf_counter()
         batch = self.schedule.schedule()
+        if self._drafting is not None:
+            self._drafting.prepare(batch)
         self.count_own(time.perf_counter() - began)
         return batch
 
     async def _step(self, batch: Batch) -> BatchOutput | OutriderError:
         self._step_began = time.perf_counter()
         try:
-            return await self._group.step(batch)
+            return await self._group.step(batch, on_sent=lambda: self._follow(batch))
         except Internal as failure:
             return failure
 
+    def _follow(self, batch: Batch) -> None:
+        if self._drafting is not None:
+            self._drafting.follow(batch, self.speed.step_seconds.value or 0.0)
+
     def _process(self, batch: Batch, answer: BatchOutput | OutriderError) -> None:
-        began = time.perf_counter()
+        began, shape = time.perf_counter(), batch.shape
         if isinstance(answer, OutriderError):
             log.error("step_failed", num_sequences=len(batch.steps), reason=answer.message)
             self.schedule.fail(batch, answer)
         else:
             self.schedule.process(batch, answer)
-        if batch.steps and not isinstance(answer, OutriderError):
-            self.last_step_seconds = began - self._step_began
-            num_rows, most = batch.num_rows, self.schedule.max_num_batched_tokens
-            self.speed.add_step(seconds=self.last_step_seconds, num_rows=num_rows, max_num_rows=most)
-            metrics.observe_step(self.last_step_seconds, answer.num_distinct_experts)
+            if batch.steps:
+                self._learn(batch, shape, answer, began)
         self._flush()
         self.count_own(time.perf_counter() - began)
         self.last_own_seconds, self._own_seconds = self._own_seconds, 0.0
         self.speed.own_seconds.add(self.last_own_seconds)
         metrics.scheduling_seconds.observe(self.last_own_seconds)
+
+    def _learn(self, batch: Batch, shape: StepShape, answer: BatchOutput, answered_at: float) -> None:
+        """Notes what the step took."""
+        self.last_step_seconds = answered_at - self._step_began
+        overhead = self._step_began - self._answered_at if self._answered_at is not None else 0.0
+        self._answered_at = answered_at
+        self.schedule.controller.note_step(
+            shape, self.last_step_seconds, answer.num_distinct_experts, max(0.0, overhead)
+        )
+        most = self.schedule.max_num_batched_tokens
+        self.speed.add_step(seconds=self.last_step_seconds, num_rows=shape.num_rows, max_num_rows=most)
+        metrics.observe_step(self.last_step_seconds, answer.num_distinct_experts)
+        if self._drafting is not None:
+            self._drafting.show(batch, answer)
 
     def _begin(self, facts: GroupFacts) -> None:
         """Takes up the first session, or the same one again."""
@@ -135,20 +162,21 @@ class Scheduler:
                 max_num_seqs=self.config.max_num_seqs,
                 prefill_chunk=self.config.prefill_chunk,
             )
-            self._schedule = Schedule(facts, limits)
-            self._group_facts(facts)
+            self._schedule = Schedule(facts, limits, self._take_up(facts), self.counters)
 
     def _begin_anew(self, facts: GroupFacts) -> None:
         """Computes every sequence again on a group that lost its blocks; on another model none can go on."""
         if not facts.continues(self.schedule.facts):
             self._dismiss(Unavailable("the group behind this scheduler has become another"))
+        self.schedule.controller = self._take_up(facts)
         self.schedule.void(facts)
-        self._group_facts(facts)
         self._flush()
 
-    def _group_facts(self, facts: GroupFacts) -> None:
-        if self._drafts is not None:
-            self._drafts.vocab_size = facts.vocab_size
+    def _take_up(self, facts: GroupFacts) -> Controller:
+        controller = self._learnt.controller_for(facts)
+        if self._drafting is not None:
+            self._drafting.begin(facts, controller)
+        return controller
 
     async def drain(self, seconds: float) -> None:
         """Lets running sequences end for so long, then ends the rest so that clients resume elsewhere."""
@@ -182,12 +210,12 @@ class Scheduler:
 
     def load(self) -> load_pb2.Load:
         """Reports the load."""
-        connected = self._drafts is not None and self._drafts.is_connected
+        connected = self._drafting is not None and self._drafting.drafter.is_connected
         return load_message(self._schedule, self.speed, drafter_connected=connected)
 
-    def counters(self) -> Counters:
-        """Returns what was counted; nothing before the first group."""
-        return self._schedule.counters if self._schedule is not None else Counters()
+    def figures(self) -> dict[str, float]:
+        """Returns what the controller shows of itself; nothing before the first group."""
+        return self._schedule.controller.figures() if self._schedule is not None else {}
 
     def _serve(self, serving: bool) -> None:
         """Follows the group's presence; when it stays away all sequences end, so that gateways move them."""
@@ -209,16 +237,9 @@ class Scheduler:
 
     def _close_ended(self) -> None:
         for sequence in self.schedule.take_ended():
-            if self._drafts is not None:
-                self._drafts.close(sequence)
+            if self._drafting is not None:
+                self._drafting.close(sequence)
 
     def _flush(self) -> None:
         for gateway in self._gateways:
             gateway.outbox.flush()
-
-
-def _drafts(config: Config, channel: grpc.aio.Channel) -> Drafts:
-    answer_time = AnswerTime(
-        max_wait_seconds=config.max_draft_wait_ms / 1000, max_step_fraction=config.max_draft_wait_fraction
-    )
-    return Drafts(channel, answer_time, max_draft_tokens=config.max_draft_tokens)

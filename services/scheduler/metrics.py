@@ -1,6 +1,6 @@
 """What Prometheus is told, under the names that dashboards know from elsewhere."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -36,6 +36,13 @@ _COUNTERS = {
     "num_steps": "Steps run.",
     "num_output_tokens": "Tokens put out.",
 }
+_DRAFT_COUNTERS = {
+    "num_draft_hits": "Sequences whose draft was there before it was asked for, over all steps.",
+    "num_draft_questions": "Sequences that a draft was asked for, over all steps.",
+    "draft_wait_seconds": "Time that steps waited for drafts.",
+    "draft_wait_saved_seconds": "Time that answers would have taken in steps whose drafts were all there.",
+    "num_unusable_drafts": "Drafts out of bounds, or with confidences that are none.",
+}
 _LOAD_NAMES = {
     "prefix_cache_queries": "num_prefix_cache_queries",
     "prefix_cache_hits": "num_prefix_cache_hits",
@@ -50,15 +57,21 @@ def observe_step(seconds: float, num_distinct_experts: Sequence[int]) -> None:
 
 
 class SchedulerCollector(Collector):
-    """Reports the scheduler's load and counters when asked."""
+    """Reports the scheduler's load, counters and what its controller has learnt when asked."""
 
-    def __init__(self, load: Callable[[], load_pb2.Load], counters: Callable[[], Counters]) -> None:
+    def __init__(
+        self,
+        load: Callable[[], load_pb2.Load],
+        counters: Counters,
+        figures: Callable[[], Mapping[str, float]],
+    ) -> None:
         self._load = load
         self._counters = counters
+        self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
         """Yields every gauge and counter."""
-        load, counters = self._load(), self._counters()
+        load = self._load()
         for name, text in _GAUGES.items():
             yield GaugeMetricFamily(f"outrider_{name}", text, getattr(load, name))
         yield GaugeMetricFamily(
@@ -66,7 +79,12 @@ class SchedulerCollector(Collector):
         )
         for name, text in _COUNTERS.items():
             yield CounterMetricFamily(f"outrider_{name}", text, getattr(load, _LOAD_NAMES.get(name, name)))
-        yield from _drafts(counters)
+        for name, text in _DRAFT_COUNTERS.items():
+            yield CounterMetricFamily(f"outrider_{name}", text, getattr(self._counters, name))
+        yield from _drafts(self._counters)
+        yield from _drafts_by_source(self._counters)
+        for name, value in self._figures().items():
+            yield GaugeMetricFamily(f"outrider_controller_{name}", "What the controller has learnt.", value)
 
 
 def _drafts(counters: Counters) -> Iterator[Metric]:
@@ -82,3 +100,21 @@ def _drafts(counters: Counters) -> Iterator[Metric]:
     for position, count in enumerate(counters.num_accepted_tokens_by_position):
         positions.add_metric([str(position)], count)
     yield positions
+
+
+def _drafts_by_source(counters: Counters) -> Iterator[Metric]:
+    prefix = "outrider_spec_decode_source"
+    lengths = CounterMetricFamily(
+        f"{prefix}_drafts", "Drafts verified, by source and length.", labels=["source", "length"]
+    )
+    accepted = CounterMetricFamily(
+        f"{prefix}_accepted_tokens",
+        "Draft tokens found right, by source and place.",
+        labels=["source", "position"],
+    )
+    for source, counts in counters.drafts_by_source.items():
+        for length, count in sorted(counts.num_drafts_by_length.items()):
+            lengths.add_metric([source, str(length)], count)
+        for position, count in enumerate(counts.num_accepted_tokens_by_position):
+            accepted.add_metric([source, str(position)], count)
+    yield from (lengths, accepted)

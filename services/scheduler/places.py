@@ -86,6 +86,10 @@ class Places:
             sequence.block_table += self.blocks.allocate(count)
         return True
 
+    def num_slots_behind(self, sequence: Sequence) -> int:
+        """Returns how many tokens the block table has room for behind those that are known."""
+        return len(sequence.block_table) * self.blocks.block_size - sequence.num_tokens
+
     def preempt(self, sequence: Sequence) -> None:
         """Takes a running sequence's place; it waits to be computed again."""
         self.release(sequence)

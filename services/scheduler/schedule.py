@@ -3,12 +3,15 @@
 from collections.abc import Iterator
 
 from outrider.rpc.errors import OutriderError
+from services.scheduler.allocation import attach_drafts
 from services.scheduler.batch import Batch, BatchOutput, GroupFacts, SequenceOutput, SequenceStep
 from services.scheduler.blocks import BlockPool
-from services.scheduler.commit import commit
+from services.scheduler.commit import Advance, commit
+from services.scheduler.controller import Controller, StepShape
 from services.scheduler.counters import Counters
 from services.scheduler.fairness import Tenants
 from services.scheduler.places import Limits, Places
+from services.scheduler.rows import Rows
 from services.scheduler.sequence import FinishReason, Sequence, SequenceState
 from services.scheduler.suspects import Suspects
 
@@ -24,12 +27,13 @@ class Schedule:
     draft. Prompt, output, verification, resume and a second computation after preemption differ in numbers.
     """
 
-    def __init__(self, facts: GroupFacts, limits: Limits) -> None:
+    def __init__(self, facts: GroupFacts, limits: Limits, controller: Controller, counters: Counters) -> None:
         self.facts = facts
+        self.controller = controller
         self.limits = limits
         self.tenants = Tenants()
         self.suspects = Suspects()
-        self.counters = Counters()
+        self.counters = counters
         self.places = Places(facts, limits, self.tenants, self.counters)
         self._in_flight: Batch | None = None
         self._ended: list[Sequence] = []
@@ -66,6 +70,7 @@ class Schedule:
 
     def add(self, sequence: Sequence) -> None:
         """Takes in an admitted sequence."""
+        self.controller.note_phase(sequence.record, sequence.phase)
         self.tenants.enter(sequence)
         self.tenants.add(sequence)
 
@@ -103,9 +108,10 @@ class Schedule:
             self._schedule_alone(batch, suspect)
         else:
             self.places.make_way()
-            budget = self._schedule_running(batch, self.max_num_batched_tokens)
-            budget = self._schedule_waiting(batch, budget)
-            self._schedule_drafts(batch, budget)
+            rows = self._rows()
+            self._schedule_running(batch, rows)
+            self._schedule_waiting(batch, rows)
+            attach_drafts(batch, self.places, self.controller, rows.num_left)
         for step in batch.steps:
             sequence = step.sequence
             step.new_block_ids = sequence.block_table[sequence.num_blocks_known_to_group :]
@@ -154,9 +160,26 @@ class Schedule:
         """Gives a suspect a step of its own; `void` left none running but those that were tried before it."""
         while sequence.state is SequenceState.WAITING and not self.places.start(sequence):
             self.places.preempt(max(self.running.values(), key=self.tenants.rank))
-        self._compute(batch, sequence, self.max_num_batched_tokens)
+        most = self.max_num_batched_tokens
+        self._compute(batch, sequence, Rows(num_left=most, num_left_for_prompts=most))
 
-    def _schedule_running(self, batch: Batch, budget: int) -> int:
+    def _rows(self) -> Rows:
+        """Returns the rows to give away: fewer to prompts that would hold up sequences that choose tokens."""
+        most = self.max_num_batched_tokens
+        rows = Rows(num_left=most, num_left_for_prompts=most)
+        choosing = [sequence for sequence in self.running.values() if sequence.num_tokens_to_compute == 1]
+        if choosing and (len(choosing) < len(self.running) or self.tenants.num_waiting):
+            shape = StepShape(
+                num_rows=len(choosing),
+                num_sequences=len(choosing),
+                num_context_tokens=sum(sequence.num_tokens for sequence in choosing),
+            )
+            num_prompt_rows = self.controller.prefill_rows(shape, most - len(choosing))
+            # A block's worth at least, so that prompts get on.
+            rows.num_left_for_prompts = max(num_prompt_rows, self.blocks.block_size)
+        return rows
+
+    def _schedule_running(self, batch: Batch, rows: Rows) -> None:
         """Gives every running sequence at least one row; who cannot have its blocks preempts the lowest."""
         order = sorted(self.running.values(), key=self.tenants.rank)
         for position, sequence in enumerate(order):
@@ -166,60 +189,39 @@ class Schedule:
                 lowest = next(other for other in reversed(order) if other.state is SequenceState.RUNNING)
                 self.places.preempt(lowest)
                 if lowest is sequence:
-                    return budget
-            num_behind = len(order) - position - 1
-            budget -= self._compute(batch, sequence, budget - num_behind)
-        return budget
+                    return
+            self._compute(batch, sequence, rows, num_behind=len(order) - position - 1)
 
-    def _schedule_waiting(self, batch: Batch, budget: int) -> int:
+    def _schedule_waiting(self, batch: Batch, rows: Rows) -> None:
         """Lets waiting sequences run in the order of fairness; none overtakes one that lacks blocks."""
         num_start_bytes = 0
-        while budget:
+        while rows.num_left > 0 and rows.num_left_for_prompts > 0:
             sequence = self.tenants.first()
             if sequence is None or num_start_bytes > MAX_NUM_START_BYTES or not self.places.start(sequence):
                 break
-            budget -= self._compute(batch, sequence, budget)
+            self._compute(batch, sequence, rows)
             num_start_bytes += BYTES_PER_TOKEN * sequence.num_tokens + sequence.params.ByteSize()
-        return budget
 
-    def _schedule_drafts(self, batch: Batch, budget: int) -> None:
-        """Attaches drafts where the step reaches the last known token.
-
-        They displace no known token and no running sequence, but they take free blocks, for which the prefix
-        cache may give up its oldest: without those a full cache would cut every draft at the end of a block.
-        """
-        for step in batch.steps:
-            sequence, draft = step.sequence, step.sequence.draft
-            if draft is None or draft.base_length != sequence.num_tokens or not step.chooses:
-                continue
-            num_wanted = min(len(draft.token_ids), sequence.num_useful_draft_tokens, budget)
-            self.places.grow(sequence, sequence.num_tokens + num_wanted, at_most=True)
-            room = len(sequence.block_table) * self.blocks.block_size - sequence.num_tokens
-            step.draft_token_ids = draft.token_ids[: min(num_wanted, room)]
-            step.source = draft.source
-            budget -= len(step.draft_token_ids)
-
-    def _compute(self, batch: Batch, sequence: Sequence, budget: int) -> int:
-        count = min(sequence.num_tokens_to_compute, self.limits.prefill_chunk, budget)
-        assert count > 0
+    def _compute(self, batch: Batch, sequence: Sequence, rows: Rows, *, num_behind: int = 0) -> None:
+        num_wanted = min(sequence.num_tokens_to_compute, self.limits.prefill_chunk)
         batch.steps.append(
             SequenceStep(
                 sequence=sequence,
                 is_start=not sequence.is_known_to_group,
                 num_computed_tokens=sequence.num_computed_tokens,
-                num_new_tokens=count,
+                num_new_tokens=rows.take(num_wanted, num_reserved=num_behind),
             )
         )
         sequence.num_steps += 1
-        return count
 
     def _advance(self, step: SequenceStep, output: SequenceOutput | None) -> None:
-        sequence = step.sequence
+        sequence, phase = step.sequence, step.sequence.phase
         advance = commit(step, output, self.facts.vocab_size)
         if advance.num_output_tokens:
             self.counters.num_output_tokens += advance.num_output_tokens
-            if step.draft_token_ids:
-                self.counters.count_draft(len(step.draft_token_ids), advance.num_accepted_tokens)
+            self._note_draft(step, advance)
+            if sequence.phase != phase:
+                self.controller.note_phase(sequence.record, sequence.phase)
             self.suspects.clear(sequence)
             sequence.trace.event_once("first token")
             sequence.outbox.add(sequence)
@@ -228,6 +230,12 @@ class Schedule:
         self.places.publish(sequence)
         if advance.end is not None:
             self.end(sequence, advance.end)
+
+    def _note_draft(self, step: SequenceStep, advance: Advance) -> None:
+        if step.offer is not None:
+            num_verified, num_accepted = advance.num_verified_tokens, advance.num_accepted_tokens
+            self.counters.count_draft(step.offer.source, len(step.draft_token_ids), num_accepted)
+            self.controller.note_draft(step.sequence.record, step.offer, num_verified, num_accepted)
 
     def _is_in_flight(self, sequence: Sequence) -> bool:
         return self._in_flight is not None and any(

@@ -1,6 +1,7 @@
 """A sequence: the token ids of one request in flight, its counters and its block table."""
 
 from array import array
+from collections.abc import Mapping
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 from enum import Enum
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from outrider import token_hash
 from outrider.rpc.errors import OutriderError
 from outrider.v1 import sampling_pb2
+from services.scheduler.controller import Record
 
 if TYPE_CHECKING:
     from services.scheduler.events import Outbox
@@ -35,11 +37,16 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """Tokens guessed to follow the sequence while it has this length."""
+    """Tokens guessed to follow the sequence while it has this length.
+
+    The confidences say of each token how likely it is right if those before it are.
+    """
 
     base_length: int
     token_ids: tuple[int, ...]
+    confidences: tuple[float, ...]
     source: str
+    match_length: int = 0
 
 
 @dataclass(slots=True)
@@ -75,11 +82,15 @@ class Sequence:
     max_num_draft_tokens: int
     outbox: "Outbox"
     trace: "Trace"
+    record: Record
+    phase_marks: Mapping[int, str]  # tokens behind which a phase begins
 
     state: SequenceState = SequenceState.WAITING
     num_computed_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
-    draft: Draft | None = None
+    phase: str = "text"  # of the tokens to come
+    sources: tuple[str, ...] | None = None  # whose drafts pay now; None: nobody has looked
+    offers: dict[str, Draft] = field(default_factory=dict)  # drafts for the next step by source
     end: FinishReason | OutriderError | None = None
 
     num_cached_tokens: int | None = None  # of the prompt; None until it first runs
@@ -100,8 +111,10 @@ class Sequence:
     _num_hashed_tokens: int = 0
 
     def __post_init__(self) -> None:
-        """A resumed sequence has sent its old tokens before."""
+        """A resumed sequence has sent its old tokens before; the last mark says in which phase it is."""
         self.num_announced_tokens = self.num_prompt_tokens + self.num_resumed_tokens
+        marks = self.phase_marks
+        self.phase = next((marks[token] for token in reversed(self.token_ids) if token in marks), self.phase)
 
     @property
     def num_tokens(self) -> int:
@@ -115,10 +128,9 @@ class Sequence:
 
     @property
     def wants_draft(self) -> bool:
-        """Whether the next step chooses tokens, there is no draft yet, and one could be used."""
+        """Whether the next step chooses tokens and a draft could be used."""
         return (
             self.state is SequenceState.RUNNING
-            and self.draft is None
             and self.num_tokens_to_compute == 1
             and self.num_useful_draft_tokens > 0
         )
@@ -153,6 +165,8 @@ class Sequence:
         """
         for count, token_id in enumerate(token_ids, 1):
             self.token_ids.append(token_id)
+            if token_id in self.phase_marks:
+                self.phase = self.phase_marks[token_id]
             if token_id in self.stop_token_ids:
                 self.end = FinishReason.STOP
             elif len(self.token_ids) >= self.max_num_tokens:

@@ -29,6 +29,11 @@ from services.scheduler.tracing import Trace
 SERVICE = "outrider.v1.SchedulerService"
 # A gateway hears of the load at least so often, and no more than so often.
 LOAD_SECONDS = 1.0
+_PHASES = {
+    pb.PHASE_THINKING: "thinking",
+    pb.PHASE_ANSWER: "answer",
+    pb.PHASE_TOOL_ARGUMENTS: "tool_arguments",
+}
 
 
 class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
@@ -151,6 +156,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 request_id=submit.request_id,
                 num_prompt_tokens=num_prompt_tokens,
             ),
+            record=self._scheduler.schedule.controller.new_record(),
+            phase_marks={mark.token_id: _PHASES.get(mark.phase, "text") for mark in submit.phase_marks},
         )
 
 
@@ -166,7 +173,7 @@ async def serve() -> None:
             else None,
             set_serving=server.set_serving,
         )
-        REGISTRY.register(SchedulerCollector(scheduler.load, scheduler.counters))
+        REGISTRY.register(SchedulerCollector(scheduler.load, scheduler.counters, scheduler.figures))
         scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(SchedulerServicer(scheduler), server.grpc)
         await server.start()
         async with asyncio.TaskGroup() as tasks:

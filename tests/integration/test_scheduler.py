@@ -478,6 +478,7 @@ class OracleDrafter(drafter_pb2_grpc.DrafterServiceServicer):
     async def Propose(  # type: ignore[override]  # noqa: N802
         self, request_iterator: AsyncIterator[drafter_pb2.ProposeRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[drafter_pb2.ProposeResponse]:
+        yield drafter_pb2.ProposeResponse(sources=[drafter_pb2.DRAFT_SOURCE_SUFFIX])
         async for request in request_iterator:
             for opened in request.opened:
                 self.known[opened.sequence_id] = (list(opened.token_ids), opened.params.seed)
@@ -488,7 +489,7 @@ class OracleDrafter(drafter_pb2_grpc.DrafterServiceServicer):
             self.closed.extend(request.closed)
             drafts = [self.draft(wanted) for wanted in request.wanted]
             if drafts:
-                yield drafter_pb2.ProposeResponse(drafts=drafts)
+                yield drafter_pb2.ProposeResponse(drafts=drafts, request_id=request.request_id, complete=True)
 
     def draft(self, wanted: drafter_pb2.DraftWanted) -> drafter_pb2.Draft:
         tokens, seed = self.known[wanted.sequence_id]
@@ -508,6 +509,7 @@ class OracleDrafter(drafter_pb2_grpc.DrafterServiceServicer):
             token_ids=guess[len(base) : len(base) + wanted.max_num_tokens],
             source=drafter_pb2.DRAFT_SOURCE_SUFFIX,
         )
+        draft.confidences.extend([0.9] * len(draft.token_ids))
         self.spoil(draft)
         return draft
 
@@ -522,6 +524,7 @@ def spoil_tokens(draft: drafter_pb2.Draft) -> None:
 
 def spoil_length(draft: drafter_pb2.Draft) -> None:
     draft.token_ids.extend([1] * 1000)
+    draft.confidences.extend([0.9] * 1000)
 
 
 def spoil_guess(draft: drafter_pb2.Draft) -> None:
@@ -535,9 +538,11 @@ async def run_with_drafter(
     add = lambda server: drafter_pb2_grpc.add_DrafterServiceServicer_to_server(oracle, server)  # noqa: E731
     async with serving(add) as (port, _):
         # A long limit: the machine that runs the tests may be slow, and an answer should be waited for.
-        waits = {"max_draft_wait_ms": 5000, "max_draft_wait_fraction": 1e6}
+        waits = {"max_draft_wait_ms": 5000}
         async with stack(drafter_port=port, **waits) as s:
             await until(lambda: s.scheduler.load().drafter_connected)
+            # Time enough that a draft is worth waiting for.
+            s.group.step_seconds = 0.02
             for number in range(3):
                 await s.client.submit(number, PROMPT, seed=number, max_tokens=60)
             await s.client.read_to_end(*range(3))
@@ -550,7 +555,7 @@ async def run_with_drafter(
 
 async def test_right_drafts_save_steps_and_change_no_token() -> None:
     s, oracle = await run_with_drafter(lambda draft: None)
-    counters = s.scheduler.counters()
+    counters = s.scheduler.counters
     assert counters.num_accepted_tokens == counters.num_draft_tokens > 0
     assert counters.num_steps < 60
     assert all(closed.finished for closed in oracle.closed)
@@ -558,12 +563,12 @@ async def test_right_drafts_save_steps_and_change_no_token() -> None:
 
 async def test_half_right_drafts_change_no_token() -> None:
     s, _ = await run_with_drafter(spoil_guess)
-    assert 0 < s.scheduler.counters().num_accepted_tokens < s.scheduler.counters().num_draft_tokens
+    assert 0 < s.scheduler.counters.num_accepted_tokens < s.scheduler.counters.num_draft_tokens
 
 
 async def test_the_rest_of_a_late_draft_is_as_good_as_a_new_one() -> None:
     s, _ = await run_with_drafter(lambda draft: None, num_late=2)
-    counters = s.scheduler.counters()
+    counters = s.scheduler.counters
     assert counters.num_accepted_tokens == counters.num_draft_tokens > 0
 
 
@@ -572,7 +577,7 @@ async def test_a_late_draft_whose_beginning_was_wrong_is_never_verified() -> Non
         draft.token_ids[0] = (draft.token_ids[0] + 1) % VOCAB_SIZE
 
     s, _ = await run_with_drafter(spoil_beginning, num_late=2)
-    assert s.scheduler.counters().num_draft_tokens == 0
+    assert s.scheduler.counters.num_draft_tokens == 0
 
 
 @pytest.mark.parametrize("spoil", [spoil_hash, spoil_tokens, spoil_length])
@@ -580,7 +585,7 @@ async def test_drafts_that_cannot_be_right_are_never_verified(
     spoil: Callable[[drafter_pb2.Draft], None],
 ) -> None:
     s, _ = await run_with_drafter(spoil)
-    assert s.scheduler.counters().num_draft_tokens == 0
+    assert s.scheduler.counters.num_draft_tokens == 0
 
 
 async def test_a_drafter_that_does_not_exist_changes_nothing() -> None:
@@ -613,7 +618,7 @@ async def test_the_metrics_bear_the_names_that_dashboards_know() -> None:
         await s.client.submit(1, PROMPT)
         await s.client.read_to_end(1)
         registry = CollectorRegistry()
-        registry.register(SchedulerCollector(s.scheduler.load, s.scheduler.counters))
+        registry.register(SchedulerCollector(s.scheduler.load, s.scheduler.counters, s.scheduler.figures))
         text = generate_latest(registry).decode()
         for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
             assert f"outrider_{name} 0.0" in text

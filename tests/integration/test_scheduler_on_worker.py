@@ -107,21 +107,21 @@ async def test_tokens_depend_on_neither_company_preemption_nor_a_killed_worker()
             for sequence_id, prompt in enumerate(PROMPTS):
                 alone |= await ask(channel, {sequence_id: prompt}, worker=worker)
             assert all(len(tokens) == MAX_TOKENS for tokens in alone.values())
-            assert scheduler.counters().num_preemptions == 0
+            assert scheduler.counters.num_preemptions == 0
             preempted: list[int] = []
 
             def kills_once() -> bool:
                 """The first preemption is for lack of blocks, as nothing was killed; kill then."""
-                if preempted or not scheduler.counters().num_preemptions:
+                if preempted or not scheduler.counters.num_preemptions:
                     return False
-                preempted.append(scheduler.counters().num_preemptions)
+                preempted.append(scheduler.counters.num_preemptions)
                 return True
 
             together = await ask(channel, dict(enumerate(PROMPTS)), kills=kills_once, worker=worker)
             assert together == alone
             # The kill has set back what ran, too.
             assert preempted
-            assert scheduler.counters().num_preemptions > preempted[0]
+            assert scheduler.counters.num_preemptions > preempted[0]
             scheduler.schedule.check()
     finally:
         await worker.kill()

@@ -25,6 +25,7 @@ class GroupServer(worker_pb2_grpc.WorkerServiceServicer):
         self.answered: tuple[int, pb.BatchOutput] | None = None
         self.num_repeats = 0
         self.num_steps = 0
+        self.step_seconds = 0.0
         self.has_been_asked = asyncio.Event()
         self.may_step = asyncio.Event()
         self.may_step.set()
@@ -50,6 +51,7 @@ class GroupServer(worker_pb2_grpc.WorkerServiceServicer):
                     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "stale")
                 self.has_been_asked.set()
                 await self.may_step.wait()
+                await asyncio.sleep(self.step_seconds)
                 response.output.CopyFrom(self._answer(request.batch))
                 try:
                     self.before_answer(request.batch)

@@ -204,7 +204,9 @@ def test_forced_tokens_become_the_next_draft() -> None:
     schedule = begin(ReferenceGroup(), sequence)
     answer(schedule, SequenceOutput(token_ids=(7,), forced_token_ids=(3, 4)))
     batch = schedule.schedule()
-    assert (tuple(batch.steps[0].draft_token_ids), batch.steps[0].source) == ((3, 4), "grammar")
+    step = batch.steps[0]
+    assert step.offer is not None
+    assert (tuple(step.draft_token_ids), step.offer.source) == ((3, 4), "grammar")
 
 
 def test_no_token_is_drafted_for_a_sequence_without_speculation() -> None:

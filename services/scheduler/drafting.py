@@ -1,0 +1,189 @@
+"""Which drafts are asked for and how long a step waits for them; what the drafter is told meanwhile."""
+
+import time
+from collections.abc import Collection, Iterable
+
+import grpc
+
+from services.scheduler.ahead_time import AheadTime
+from services.scheduler.batch import Batch, BatchOutput, Features, GroupFacts
+from services.scheduler.config import Config
+from services.scheduler.controller import Controller, StepShape
+from services.scheduler.counters import Counters
+from services.scheduler.drafter import Drafter
+from services.scheduler.drafter_answer import Answer, Bounds
+from services.scheduler.kept import KeptDrafts
+from services.scheduler.recent import Recent
+from services.scheduler.sequence import FinishReason, Sequence, SequenceState
+
+# Of a prompt the draft head sees no more than its end.
+MAX_NUM_PROMPT_FEATURES = 1024
+BYTES_PER_FEATURE = 2
+
+
+class Drafting:
+    """Talks with the drafter about the sequences for which the controller finds that drafts pay.
+
+    At most two messages a step: before it, what is wanted for the sequences that no kept draft fits; while
+    the group computes, what it verifies, so that drafts for the likely outcomes are there when it is done.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, config: Config, counters: Counters) -> None:
+        self.drafter = Drafter(
+            channel, on_answer=self._take, on_round_trip=self._note_round_trip, on_lost=self._lose
+        )
+        self._max_draft_tokens = config.max_draft_tokens
+        self._counters = counters
+        self._kept = KeptDrafts()
+        self._ahead = AheadTime(shares_cores=config.drafter_shares_cores)
+        self._round_trip_seconds = Recent()
+        self._controller: Controller | None = None
+        self._feature_bytes = 0
+        self._is_step_in_flight = False
+
+    @property
+    def controller(self) -> Controller:
+        """Who judges; there is one from the moment a group was found."""
+        assert self._controller is not None
+        return self._controller
+
+    def begin(self, facts: GroupFacts, controller: Controller) -> None:
+        """Takes up a group."""
+        self._controller = controller
+        self._feature_bytes = BYTES_PER_FEATURE * facts.feature_size
+        self.drafter.bounds = Bounds(max_num_tokens=self._max_draft_tokens, vocab_size=facts.vocab_size)
+
+    async def collect(self, running: Iterable[Sequence]) -> float:
+        """Gives sequences the drafts that fit and asks for those that lack; returns how long it waited."""
+        self._is_step_in_flight = False
+        self.drafter.news.drop_questions()
+        wanting = [sequence for sequence in running if sequence.wants_draft]
+        missing, num_hits = [], 0
+        for sequence in wanting:
+            sequence.sources = self._sources(sequence)
+            if fitting := self._kept.fitting(sequence):
+                sequence.offers |= fitting
+                num_hits += 1
+            elif sequence.sources and not sequence.offers:
+                missing.append(sequence)
+        self._counters.num_draft_hits += num_hits
+        if num_hits and not missing:
+            self._counters.draft_wait_saved_seconds += self._round_trip_seconds.value or 0.0
+        if not missing or self.drafter.is_lagging:
+            return 0.0
+        return await self._ask(missing, _shape(wanting))
+
+    async def _ask(self, missing: list[Sequence], shape: StepShape) -> float:
+        """Asks, and waits as long as it pays; not for a drafter that still owes an earlier answer."""
+        may_wait = not self.drafter.owes_answer
+        self._counters.num_draft_questions += len(missing)
+        for sequence in missing:
+            sources = sequence.sources or ()
+            self.drafter.news.want(sequence, sources)
+            self.controller.note_question(sequence.record, sources)
+        self.drafter.send()
+        seconds = self.controller.wait_seconds([sequence.record for sequence in missing], shape)
+        if not may_wait or seconds <= 0:
+            return 0.0
+        began = time.perf_counter()
+        await self.drafter.wait(seconds)
+        waited = time.perf_counter() - began
+        self.controller.note_wait(waited)
+        self._counters.draft_wait_seconds += waited
+        for sequence in missing:
+            sequence.offers |= self._kept.fitting(sequence)
+        return waited
+
+    def prepare(self, batch: Batch) -> None:
+        """Asks the group for hidden vectors where the draft head pays, of a prompt for its last ones."""
+        for step in batch.steps:
+            sequence = step.sequence
+            if sequence.sources is None:
+                sequence.sources = self._sources(sequence)
+            step.wants_features = (
+                self._feature_bytes > 0
+                and "head" in sequence.sources
+                and step.num_tokens_after > sequence.num_tokens - MAX_NUM_PROMPT_FEATURES
+            )
+
+    def follow(self, batch: Batch, step_seconds: float) -> None:
+        """Tells the drafter what a step verifies that has just been sent."""
+        self._is_step_in_flight = True
+        if not self.drafter.is_connected:
+            return
+        news, ahead_seconds = self.drafter.news, self._ahead.seconds(step_seconds)
+        news.drop_questions()
+        for step in batch.steps:
+            sequence = step.sequence
+            if not sequence.sources:
+                continue
+            if step.chooses and ahead_seconds and sequence.num_useful_draft_tokens > 0:
+                news.verify(sequence, step.draft_token_ids, sequence.sources)
+            else:
+                news.tell(sequence)
+        news.allow(ahead_seconds)
+        self.drafter.send()
+
+    def show(self, batch: Batch, answer: BatchOutput) -> None:
+        """Passes on the hidden vectors of a step whose tokens are committed."""
+        if not answer.features or not self.drafter.is_connected:
+            return
+        sequences = {step.sequence.id: step.sequence for step in batch.steps if step.wants_features}
+        for features in answer.features:
+            sequence = sequences.get(features.sequence_id)
+            if sequence is None or sequence.state is not SequenceState.RUNNING:
+                continue
+            if (rest := self._of_use(features, sequence)) is not None:
+                self.drafter.news.show(sequence, rest)
+
+    def close(self, sequence: Sequence) -> None:
+        """Tells the drafter that a sequence has ended, and the whole text of one it might learn from."""
+        finished = sequence.end in (FinishReason.STOP, FinishReason.LENGTH)
+        is_worth_learning = finished and sequence.max_num_draft_tokens > 0 and self.drafter.is_connected
+        if is_worth_learning or self.drafter.news.knows(sequence.id):
+            self.drafter.news.close(sequence)
+            self.drafter.send()
+        self._kept.forget(sequence.id)
+
+    def _sources(self, sequence: Sequence) -> tuple[str, ...]:
+        if not self.drafter.sources or sequence.num_useful_draft_tokens <= 0:
+            return ()
+        return self.controller.sources(sequence.record, self.drafter.sources)
+
+    def _of_use(self, features: Features, sequence: Sequence) -> Features | None:
+        """Returns the hidden vectors without those far from a prompt's end; None if they make no sense."""
+        num_rows, rest = divmod(len(features.rows), self._feature_bytes)
+        if rest or features.offset + num_rows > sequence.num_tokens:
+            return None
+        first = max(features.offset, sequence.num_prompt_tokens - MAX_NUM_PROMPT_FEATURES)
+        rows = features.rows[(first - features.offset) * self._feature_bytes :]
+        return Features(sequence_id=sequence.id, offset=first, rows=rows) if rows else None
+
+    def _take(self, answer: Answer) -> None:
+        self._counters.num_unusable_drafts += answer.num_unusable_drafts
+        for sequence_id, base_hash, draft in answer.drafts:
+            # One that has ended has no use for it.
+            if self.drafter.news.knows(sequence_id):
+                self._kept.keep(sequence_id, base_hash, draft)
+        if answer.drafts and not answer.request_id:
+            self._ahead.note(is_late=not self._is_step_in_flight)
+        if self._controller is not None:
+            for item in answer.times:
+                self._controller.note_answer(
+                    item.source, num_drafts=item.num_drafts, compute_seconds=item.compute_seconds
+                )
+
+    def _note_round_trip(self, seconds: float) -> None:
+        self._round_trip_seconds.add(seconds)
+        self.controller.note_round_trip(seconds)
+
+    def _lose(self) -> None:
+        self._kept.clear()
+
+
+def _shape(sequences: Collection[Sequence]) -> StepShape:
+    return StepShape(
+        num_rows=len(sequences),
+        num_sequences=len(sequences),
+        num_context_tokens=sum(sequence.num_tokens for sequence in sequences),
+    )

@@ -1,0 +1,77 @@
+"""Drafts kept until their sequence has reached what they follow."""
+
+from dataclasses import replace
+
+from outrider import token_hash
+from services.scheduler.sequence import Draft, Sequence
+
+# Of one sequence: a draft per source and likely outcome of the step in flight.
+MAX_NUM_KEPT = 64
+
+Key = tuple[int, int, str]
+"""Length and hash of the tokens that a draft follows, and its source."""
+
+
+class KeptDrafts:
+    """The drafts of each sequence, those made ahead for outcomes that may never come among them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, dict[Key, Draft]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._kept.values()))
+
+    def keep(self, sequence_id: int, base_hash: int, draft: Draft) -> None:
+        """Keeps a draft; of too many the oldest goes."""
+        kept = self._kept.setdefault(sequence_id, {})
+        kept[draft.base_length, base_hash, draft.source] = draft
+        if len(kept) > MAX_NUM_KEPT:
+            del kept[next(iter(kept))]
+
+    def fitting(self, sequence: Sequence) -> dict[str, Draft]:
+        """Returns by source what follows the sequence as it is now, and drops what no longer can.
+
+        Of several drafts of a source the one made for the longest text counts. Drafts stay: one that is
+        verified in part may go on behind.
+        """
+        kept = self._kept.get(sequence.id)
+        if not kept:
+            return {}
+        fitting: dict[str, Draft] = {}
+        made_for: dict[str, int] = {}
+        for key in [key for key in kept if key[0] <= sequence.num_tokens]:
+            rest = _rest(kept[key], key[1], sequence)
+            if rest is None:
+                del kept[key]
+            elif key[0] >= made_for.get(rest.source, 0):
+                fitting[rest.source], made_for[rest.source] = rest, key[0]
+        return fitting
+
+    def forget(self, sequence_id: int) -> None:
+        """Drops the drafts of a sequence."""
+        self._kept.pop(sequence_id, None)
+
+    def clear(self) -> None:
+        """Drops all drafts."""
+        self._kept.clear()
+
+
+def _rest(draft: Draft, base_hash: int, sequence: Sequence) -> Draft | None:
+    """Returns what of a draft follows the sequence as it is now; None if its tokens turned out otherwise.
+
+    A draft that comes a step late is as good as ever in its later tokens, if the earlier ones were right: so
+    a drafter slower than a step still helps, and nothing waits for it.
+    """
+    num_past = sequence.num_tokens - draft.base_length
+    if num_past >= len(draft.token_ids):
+        return None
+    if token_hash.extend(base_hash, draft.token_ids[:num_past]) != sequence.token_hash:
+        return None
+    if not num_past:
+        return draft
+    return replace(
+        draft,
+        base_length=sequence.num_tokens,
+        token_ids=draft.token_ids[num_past:],
+        confidences=draft.confidences[num_past:],
+    )

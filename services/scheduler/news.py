@@ -1,0 +1,121 @@
+"""What the drafter is told, gathered until it is sent."""
+
+from collections.abc import Iterable, Sequence
+
+from outrider.v1 import drafter_pb2 as pb
+from services.scheduler.batch import Features
+from services.scheduler.drafter_answer import SOURCES
+from services.scheduler.sequence import FinishReason
+from services.scheduler.sequence import Sequence as RunningSequence
+
+# Hidden vectors that wait to be sent; what is beyond is left out, and the head works without.
+MAX_NUM_FEATURE_BYTES = 16 << 20
+_NUMBERS = {name: number for number, name in SOURCES.items()}
+
+
+class News:
+    """The next message, and which tokens of which sequences the drafter knows from those before.
+
+    It knows of a sequence from the first time that it is told of it; what it has not been told since goes
+    with the next message that concerns the sequence.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[int, int] = {}  # sequence id -> tokens that the drafter knows
+        self._message = pb.ProposeRequest()
+        self._num_feature_bytes = 0
+        self._last_id = 0
+
+    @property
+    def num_closed(self) -> int:
+        """Sequences that ended and whose end was not sent yet."""
+        return len(self._message.closed)
+
+    @property
+    def has_questions(self) -> bool:
+        """Whether the message wants drafts."""
+        return bool(self._message.wanted)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to send."""
+        message = self._message
+        told = message.committed or message.opened or message.closed or message.features
+        return not (told or message.wanted or message.verifying)
+
+    def knows(self, sequence_id: int) -> bool:
+        """Whether the drafter was told of a sequence that has not ended."""
+        return sequence_id in self._told
+
+    def tell(self, sequence: RunningSequence) -> None:
+        """Tells what became final since the drafter last heard of the sequence."""
+        num_told = self._told.get(sequence.id)
+        if num_told is None:
+            opened = self._message.opened.add(
+                sequence_id=sequence.id,
+                tenant=sequence.tenant,
+                token_ids=sequence.token_ids,
+                num_prompt_tokens=sequence.num_prompt_tokens,
+                traceparent=sequence.trace.traceparent,
+            )
+            opened.params.CopyFrom(sequence.params)
+        elif num_told < sequence.num_tokens:
+            self._message.committed.add(
+                sequence_id=sequence.id, offset=num_told, token_ids=sequence.token_ids[num_told:]
+            )
+        self._told[sequence.id] = sequence.num_tokens
+
+    def want(self, sequence: RunningSequence, sources: Iterable[str]) -> None:
+        """Asks for drafts that follow the sequence."""
+        self.tell(sequence)
+        self._message.wanted.add(
+            sequence_id=sequence.id,
+            base_length=sequence.num_tokens,
+            max_num_tokens=sequence.num_useful_draft_tokens,
+            sources=[_NUMBERS[source] for source in sources],
+        )
+
+    def verify(self, sequence: RunningSequence, token_ids: Sequence[int], sources: Iterable[str]) -> None:
+        """Says which draft is being verified behind the sequence, so that outcomes can be drafted for."""
+        self.tell(sequence)
+        self._message.verifying.add(
+            sequence_id=sequence.id,
+            base_length=sequence.num_tokens,
+            token_ids=token_ids,
+            max_num_tokens=sequence.num_useful_draft_tokens,
+            sources=[_NUMBERS[source] for source in sources],
+        )
+
+    def show(self, sequence: RunningSequence, features: Features) -> None:
+        """Passes hidden vectors of a sequence on, unless too many wait already."""
+        self._num_feature_bytes += len(features.rows)
+        if self._num_feature_bytes <= MAX_NUM_FEATURE_BYTES:
+            self.tell(sequence)
+            self._message.features.add(
+                sequence_id=features.sequence_id, offset=features.offset, rows=features.rows
+            )
+
+    def close(self, sequence: RunningSequence) -> None:
+        """Tells that a sequence has ended, with its last tokens."""
+        self.tell(sequence)
+        finished = sequence.end in (FinishReason.STOP, FinishReason.LENGTH)
+        self._message.closed.add(sequence_id=sequence.id, finished=finished)
+        del self._told[sequence.id]
+
+    def allow(self, seconds: float) -> None:
+        """Says how long from now drafts for outcomes are of use."""
+        self._message.ahead_us = int(seconds * 1e6)
+
+    def drop_questions(self) -> None:
+        """Takes back what was asked and not sent: the sequences have moved on."""
+        del self._message.wanted[:]
+        del self._message.verifying[:]
+        self._message.ahead_us = 0
+
+    def take(self) -> pb.ProposeRequest:
+        """Returns the message, numbered, and begins the next."""
+        message, self._message = self._message, pb.ProposeRequest()
+        self._num_feature_bytes = 0
+        self._last_id += 1
+        message.request_id = self._last_id
+        return message

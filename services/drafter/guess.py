@@ -7,9 +7,10 @@ LZ77 does for runs.
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
+from typing import Self
 
 # Stands between texts; no match and no continuation crosses it.
 SEPARATOR = 0xFFFFFFFF
@@ -51,6 +52,15 @@ class Guess:
     def num_expected(self) -> float:
         """How many of the tokens will be accepted, on average."""
         return sum(accumulate(self.confidences, mul))
+
+    def after(self, num_tokens: int) -> Self:
+        """Returns the guess without its first tokens, which turned out right."""
+        return replace(
+            self,
+            token_ids=self.token_ids[num_tokens:],
+            confidences=self.confidences[num_tokens:],
+            alternatives=self.alternatives[num_tokens:],
+        )
 
 
 def follow(tokens: array, occurrences: Sequence[Occurrence], max_num_tokens: int) -> Guess:

@@ -13,19 +13,30 @@ MAX_NUM_TENANT_LABELS = 20
 OTHER_TENANTS = "(other)"
 
 num_sequences = Gauge("outrider_drafter_num_sequences", "Sequences that drafts may be wanted for.")
-num_drafts = Counter("outrider_drafter_num_drafts", "Drafts answered, empty ones too.")
-num_empty_drafts = Counter("outrider_drafter_num_empty_drafts", "Drafts answered that hold no token.")
-num_draft_tokens = Counter("outrider_drafter_num_draft_tokens", "Tokens guessed.")
+num_drafts = Counter(
+    "outrider_drafter_num_drafts", "Drafts made, empty ones and those made ahead too.", ["source"]
+)
+num_empty_drafts = Counter("outrider_drafter_num_empty_drafts", "Drafts made that hold no token.", ["source"])
+num_ahead_drafts = Counter(
+    "outrider_drafter_num_ahead_drafts", "Drafts sent for outcomes of a step in flight.", ["source"]
+)
+num_draft_tokens = Counter("outrider_drafter_num_draft_tokens", "Tokens guessed.", ["source"])
+compute_seconds = Counter("outrider_drafter_compute_seconds", "Time spent making drafts.", ["source"])
+num_source_failures = Counter("outrider_drafter_num_source_failures", "Calls that failed.", ["source"])
 num_dropped_sequences = Counter(
     "outrider_drafter_num_dropped_sequences", "Sequences given up early, by reason.", ["reason"]
+)
+num_wrong_features = Counter(
+    "outrider_drafter_num_wrong_features", "Hidden vectors refused for their size or place."
 )
 num_forgotten_tokens = Counter(
     "outrider_drafter_num_forgotten_tokens", "Tokens of the memory that had to make room."
 )
 guess_seconds = Histogram(
     "outrider_drafter_guess_seconds",
-    "Time to make one draft.",
-    buckets=(20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3),
+    "Time to make one draft, of those made together.",
+    ["source"],
+    buckets=(20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3),
 )
 
 

@@ -10,37 +10,47 @@ from outrider.rpc.server import RpcServer
 from outrider.v1 import drafter_pb2 as pb
 from outrider.v1 import drafter_pb2_grpc
 from services.drafter.config import Config
+from services.drafter.drafting import Drafting
 from services.drafter.memory import SuffixMemory
-from services.drafter.messages import News
+from services.drafter.messages import SOURCES, Answer, News
 from services.drafter.metrics import MemoryCollector
 from services.drafter.sequences import Sequences
+from services.drafter.sources import Sources, load_sources
 
 SERVICE = "outrider.v1.DrafterService"
 
 
 class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
-    """Guesses for many schedulers, each with a stream of its own, out of one memory."""
+    """Guesses for many schedulers, each with a stream of its own, out of the same sources."""
 
-    def __init__(self, memory: SuffixMemory) -> None:
-        self._memory = memory
+    def __init__(self, sources: Sources) -> None:
+        self._lanes = sources.lanes
+        self._feature_size = sources.feature_size
 
     async def Propose(  # type: ignore[override]  # noqa: N802
         self, request_iterator: AsyncIterator[pb.ProposeRequest], context: grpc.aio.ServicerContext
     ) -> None:
-        """Answers each message that wants drafts with one; forgets the sequences of a broken stream."""
-        sequences = Sequences(self._memory)
+        """Follows one scheduler's messages; lets go of the sequences of a broken stream."""
+        writing = asyncio.Lock()
+
+        async def send(answer: Answer) -> None:
+            async with writing:
+                await context.write(answer.to_proto())
+
+        await context.write(pb.ProposeResponse(sources=[SOURCES[lane.name] for lane in self._lanes]))
+        sequences = Sequences(self._lanes, self._feature_size)
+        drafting = Drafting(self._lanes, sequences, send)
         try:
             async with asyncio.TaskGroup() as tasks:
-                beside = [tasks.create_task(sequences.index()), tasks.create_task(sequences.remember())]
+                beside = [tasks.create_task(sequences.run()), tasks.create_task(drafting.run())]
                 async for message in request_iterator:
-                    drafts = await sequences.follow(News.from_proto(message))
-                    if drafts:
-                        await context.write(pb.ProposeResponse(drafts=[draft.to_proto() for draft in drafts]))
+                    await drafting.follow(News.from_proto(message))
+                await drafting.finish()
                 await sequences.finish()
                 for task in beside:
                     task.cancel()
         finally:
-            sequences.forget()
+            await sequences.forget()
 
 
 async def serve() -> None:
@@ -48,8 +58,9 @@ async def serve() -> None:
     config = Config.from_env()
     memory = SuffixMemory(config.memory_bytes)
     REGISTRY.register(MemoryCollector(lambda: memory.bytes_by_tenant))
+    sources = load_sources(config, memory)
     async with RpcServer(config.listen, service=SERVICE) as server:
-        drafter_pb2_grpc.add_DrafterServiceServicer_to_server(DrafterServicer(memory), server.grpc)
+        drafter_pb2_grpc.add_DrafterServiceServicer_to_server(DrafterServicer(sources), server.grpc)
         await server.start()
         server.set_serving(True)
         await server.wait_for_shutdown()

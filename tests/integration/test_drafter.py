@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import httpx
@@ -21,8 +22,10 @@ from outrider.rpc.channel import connect
 from outrider.rpc.server import Listen, RpcServer
 from outrider.v1 import drafter_pb2 as pb
 from outrider.v1 import drafter_pb2_grpc
+from services.drafter.config import Config
 from services.drafter.memory import SuffixMemory
 from services.drafter.service import SERVICE, DrafterServicer
+from services.drafter.sources import load_sources
 
 TEXT = list(range(100, 200))
 
@@ -32,15 +35,33 @@ class Scheduler:
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.call = drafter_pb2_grpc.DrafterServiceStub(channel).Propose()
+        self.sources: list[pb.DraftSource] = []
+        self._num_requests = 0
 
-    async def send(self, **fields: list[dict]) -> None:
-        await self.call.write(pb.ProposeRequest(**fields))
+    async def send(self, **fields: Any) -> int:
+        self._num_requests += 1
+        await self.call.write(pb.ProposeRequest(request_id=self._num_requests, **fields))
+        return self._num_requests
 
-    async def ask(self, **fields: list[dict]) -> list[pb.Draft]:
-        await self.send(**fields)
+    async def read(self) -> pb.ProposeResponse:
+        """Returns the next message but the first, which says what sources there are."""
         response = await self.call.read()
         assert isinstance(response, pb.ProposeResponse)
-        return list(response.drafts)
+        if self.sources:
+            return response
+        self.sources = list(response.sources)
+        return await self.read()
+
+    async def ask(self, **fields: Any) -> list[pb.Draft]:
+        """Returns the drafts that answer a message."""
+        request_id = await self.send(**fields)
+        drafts: list[pb.Draft] = []
+        while True:
+            response = await self.read()
+            if response.request_id == request_id:
+                drafts += response.drafts
+                if response.complete:
+                    return drafts
 
 
 @pytest.fixture
@@ -51,7 +72,8 @@ def memory() -> SuffixMemory:
 @pytest.fixture
 async def channel(memory: SuffixMemory) -> AsyncIterator[grpc.aio.Channel]:
     async with RpcServer(Listen(grpc_port=0, http_port=0, drain_seconds=0), service=SERVICE) as server:
-        drafter_pb2_grpc.add_DrafterServiceServicer_to_server(DrafterServicer(memory), server.grpc)
+        servicer = DrafterServicer(load_sources(Config(), memory))
+        drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server.grpc)
         await server.start()
         async with connect(f"127.0.0.1:{server.grpc_port}") as channel:
             yield channel
@@ -66,34 +88,61 @@ async def settled(memory: SuffixMemory, num_bytes: int) -> bool:
     return False
 
 
-async def test_one_message_opens_commits_closes_and_is_answered(channel) -> None:
+async def test_a_stream_begins_with_the_sources_that_there_are(channel) -> None:
+    first = await Scheduler(channel).call.read()
+    assert first == pb.ProposeResponse(sources=[pb.DRAFT_SOURCE_SUFFIX])
+
+
+async def test_a_message_that_wants_drafts_is_answered_with_their_cost(channel) -> None:
     scheduler = Scheduler(channel)
-    drafts = await scheduler.ask(
+    await scheduler.send(
         opened=[
             {"sequence_id": 1, "tenant": "a", "token_ids": TEXT, "num_prompt_tokens": 50},
             {"sequence_id": 2, "tenant": "a", "token_ids": TEXT[:10], "num_prompt_tokens": 10},
         ],
-        committed=[{"sequence_id": 2, "offset": 10, "token_ids": TEXT[10:20]}],
         closed=[{"sequence_id": 1, "finished": True}],
+    )
+    request_id = await scheduler.send(
+        committed=[{"sequence_id": 2, "offset": 10, "token_ids": TEXT[10:20]}],
         wanted=[
             {"sequence_id": 2, "base_length": 20, "max_num_tokens": 4},
             {"sequence_id": 1, "base_length": 100, "max_num_tokens": 4},
         ],
     )
-    assert [list(draft.token_ids) for draft in drafts] == [TEXT[20:24], []]
-    assert drafts[0].base_length == 20
-    assert drafts[0].base_hash == token_hash.extend(token_hash.EMPTY, TEXT[:20])
-    assert drafts[0].source == pb.DRAFT_SOURCE_SUFFIX
-    assert drafts[0].match_length == 20
-    assert len(drafts[0].confidences) == 4
+    answer = await scheduler.read()
+    assert (answer.request_id, answer.complete) == (request_id, True)
+    (draft,) = answer.drafts
+    assert list(draft.token_ids) == TEXT[20:24]
+    assert (draft.sequence_id, draft.base_length) == (2, 20)
+    assert draft.base_hash == token_hash.extend(token_hash.EMPTY, TEXT[:20])
+    assert draft.source == pb.DRAFT_SOURCE_SUFFIX
+    assert draft.match_length == 20
+    assert len(draft.confidences) == 4
+    (time,) = answer.times
+    assert (time.source, time.num_drafts) == (pb.DRAFT_SOURCE_SUFFIX, 1)
 
 
 async def test_a_message_that_wants_nothing_is_not_answered(channel) -> None:
     scheduler = Scheduler(channel)
-    await scheduler.send(opened=[{"sequence_id": 1, "token_ids": [1]}])
-    await scheduler.send(committed=[{"sequence_id": 1, "offset": 1, "token_ids": [2]}])
-    (draft,) = await scheduler.ask(wanted=[{"sequence_id": 1, "base_length": 2, "max_num_tokens": 1}])
-    assert draft.base_length == 2
+    await scheduler.send(opened=[{"sequence_id": 1, "token_ids": [1, 2, 1]}])
+    await scheduler.send(committed=[{"sequence_id": 1, "offset": 3, "token_ids": [2]}])
+    request_id = await scheduler.send(wanted=[{"sequence_id": 1, "base_length": 4, "max_num_tokens": 1}])
+    answer = await scheduler.read()
+    assert answer.request_id == request_id
+
+
+async def test_while_a_draft_is_verified_others_are_made_for_what_may_come(channel) -> None:
+    scheduler = Scheduler(channel)
+    base = [*TEXT, *TEXT[:10]]
+    await scheduler.send(opened=[{"sequence_id": 1, "token_ids": base}])
+    verified = {"sequence_id": 1, "base_length": len(base), "token_ids": TEXT[10:13], "max_num_tokens": 8}
+    await scheduler.send(verifying=[verified], ahead_us=10_000_000)
+    ahead = await scheduler.read()
+    assert (ahead.request_id, ahead.complete) == (0, False)
+    (draft,) = ahead.drafts
+    assert draft.base_length == len(base) + 3
+    assert draft.base_hash == token_hash.extend(token_hash.EMPTY, [*base, *TEXT[10:13]])
+    assert list(draft.token_ids) == TEXT[13:21]
 
 
 async def test_schedulers_share_the_memory_of_a_tenant_but_not_their_sequences(channel) -> None:
@@ -109,7 +158,7 @@ async def test_schedulers_share_the_memory_of_a_tenant_but_not_their_sequences(c
     ]
     wanted = [{"sequence_id": number, "base_length": 10, "max_num_tokens": 3} for number in (1, 2)]
     drafts = await second.ask(opened=opened, wanted=wanted)
-    assert [list(draft.token_ids) for draft in drafts] == [TEXT[10:13], []]
+    assert [(draft.sequence_id, list(draft.token_ids)) for draft in drafts] == [(1, TEXT[10:13])]
 
 
 async def test_a_wrong_message_closes_its_own_stream_only(channel, memory) -> None:
@@ -123,8 +172,11 @@ async def test_a_wrong_message_closes_its_own_stream_only(channel, memory) -> No
     details = (await wrong.call.trailing_metadata())["grpc-status-details-bin"]
     assert isinstance(details, bytes)
     assert b"opened.num_prompt_tokens" in details
-    (draft,) = await right.ask(wanted=[{"sequence_id": 1, "base_length": 100}])
-    assert draft.base_hash == token_hash.extend(token_hash.EMPTY, TEXT)
+    committed = [{"sequence_id": 1, "offset": 100, "token_ids": TEXT[:10]}]
+    (draft,) = await right.ask(
+        committed=committed, wanted=[{"sequence_id": 1, "base_length": 110, "max_num_tokens": 2}]
+    )
+    assert list(draft.token_ids) == TEXT[10:12]
 
 
 async def test_a_broken_stream_leaves_nothing_behind(channel, memory) -> None:
@@ -145,27 +197,23 @@ async def test_a_stream_that_ends_leaves_only_what_finished(channel, memory) -> 
         wanted=[{"sequence_id": 2, "base_length": 100}],
     )
     await scheduler.call.done_writing()
-    assert await scheduler.call.read() is grpc.aio.EOF
+    while await scheduler.call.read() is not grpc.aio.EOF:
+        pass
     assert await settled(memory, memory.bytes_by_tenant["a"])
 
 
 async def test_a_long_prompt_does_not_hold_up_another_stream(channel) -> None:
     slow, quick = Scheduler(channel), Scheduler(channel)
-    await slow.send(
-        opened=[{"sequence_id": 1, "token_ids": [number % 5000 for number in range(80_000)]}],
-        wanted=[{"sequence_id": 1, "base_length": 80_000}],
-    )
-    answered: list[str] = []
-
-    async def note(name: str, scheduler: Scheduler) -> None:
-        await scheduler.call.read()
-        answered.append(name)
-
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(note("slow", slow))
-        await quick.send(wanted=[{"sequence_id": 9, "base_length": 1}])
-        tasks.create_task(note("quick", quick))
-    assert answered == ["quick", "slow"]
+    num_tokens = 300_000
+    for scheduler in (slow, quick):
+        await scheduler.ask(wanted=[{"sequence_id": 9, "base_length": 1}])
+    await slow.send(opened=[{"sequence_id": 1, "token_ids": [number % 5000 for number in range(num_tokens)]}])
+    await quick.ask(wanted=[{"sequence_id": 9, "base_length": 1}])
+    wanted = [{"sequence_id": 1, "base_length": num_tokens, "max_num_tokens": 1}]
+    num_asked = 1
+    while not await slow.ask(wanted=wanted):
+        num_asked += 1
+    assert num_asked > 1
 
 
 async def test_each_sequence_is_a_span_of_the_request_that_it_belongs_to(channel) -> None:
@@ -217,16 +265,16 @@ async def test_the_process_serves_reports_and_ends_on_sigterm() -> None:
         await until_serving(channel)
         scheduler = Scheduler(channel)
         await scheduler.ask(
-            opened=[{"sequence_id": 1, "tenant": "a", "token_ids": TEXT}],
+            opened=[{"sequence_id": number, "tenant": "a", "token_ids": TEXT} for number in (1, 2)],
             closed=[{"sequence_id": 1, "finished": True}],
-            wanted=[{"sequence_id": 1, "base_length": 100}],
+            wanted=[{"sequence_id": 2, "base_length": 100, "max_num_tokens": 4}],
         )
         async with httpx.AsyncClient() as client:
             metrics = (await client.get(f"http://127.0.0.1:{http_port}/metrics")).text
         process.send_signal(signal.SIGTERM)
         _, log = await process.communicate()
     assert 'outrider_drafter_memory_bytes{tenant="a"}' in metrics
-    assert "outrider_drafter_num_drafts_total 1.0" in metrics
+    assert 'outrider_drafter_num_drafts_total{source="suffix"} 1.0' in metrics
     assert process.returncode == 0
     assert str(TEXT[:3])[1:-1] not in log.decode()
 

@@ -33,15 +33,27 @@ def names(imports: set[tuple[str, str]], *packages: str) -> list[tuple[str, str]
     )
 
 
+def output_of(program: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return result.stdout.strip()
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_imports_no_other_service(service: str) -> None:
     others = [f"services.{other}" for other in SERVICES if other != service]
     assert names(imports_below(f"services/{service}"), *others) == []
 
 
-@pytest.mark.parametrize("service", ["gateway", "scheduler", "drafter"])
-def test_only_workers_need_torch(service: str) -> None:
+@pytest.mark.parametrize("service", ["gateway", "scheduler"])
+def test_only_what_computes_needs_torch(service: str) -> None:
     assert names(imports_below(f"services/{service}"), "torch", "outrider.model", "outrider.kernels") == []
+
+
+def test_a_drafter_without_model_and_head_needs_no_torch() -> None:
+    program = "import sys, services.drafter.service; print('torch' in sys.modules)"
+    assert output_of(program) == "False"
 
 
 @pytest.mark.parametrize("folder", ["outrider/model", "outrider/kernels"])
@@ -56,7 +68,4 @@ def test_the_library_imports_no_service() -> None:
 def test_importing_outrider_needs_grpc_and_protobuf_only() -> None:
     heavy = "{'torch', 'numpy', 'structlog', 'opentelemetry', 'prometheus_client', 'jinja2', 'starlette'}"
     program = f"import sys, outrider, outrider.cli; print(sorted({heavy} & set(sys.modules)))"
-    result = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == "[]"
+    assert output_of(program) == "[]"

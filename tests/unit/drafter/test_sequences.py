@@ -1,8 +1,9 @@
-"""The sequences of one stream: what they take in, what they draft, what they leave behind."""
+"""The sequences of one stream: what they take in, what the sources hear of them, and how they end."""
 
 import asyncio
-import random
 from array import array
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from hypothesis import given
@@ -11,18 +12,25 @@ from hypothesis import strategies as st
 from outrider import token_hash
 from outrider.rpc.errors import InvalidArgument
 from outrider.v1 import drafter_pb2 as pb
+from outrider.v1 import sampling_pb2
 from services.drafter.guess import SEPARATOR
-from services.drafter.memory import SuffixMemory
-from services.drafter.messages import Closed, Committed, Draft, News, Opened, Wanted
-from services.drafter.sequences import MAX_NUM_DRAFT_TOKENS, Sequences
+from services.drafter.lane import Lane
+from services.drafter.messages import Closed, Committed, NewFeatures, News, Opened, Verifying, Wanted
+from services.drafter.sequence import MAX_NUM_FEATURES, MAX_NUM_PROMPT_FEATURES, RunningSequence
+from services.drafter.sequences import MAX_NUM_TOKENS_AT_ONCE, Sequences
+from tests.unit.drafter.counting_source import CountingSource
+
+FEATURE_SIZE = 2
+ROW_BYTES = 2 * FEATURE_SIZE
 
 
-def opened(sequence_id: int, token_ids: list[int], tenant: str = "a") -> Opened:
+def opened(sequence_id: int, token_ids: list[int], num_prompt_tokens: int | None = None) -> Opened:
     return Opened(
         sequence_id=sequence_id,
-        tenant=tenant,
+        tenant="a",
         token_ids=array("I", token_ids),
-        num_prompt_tokens=len(token_ids),
+        num_prompt_tokens=len(token_ids) if num_prompt_tokens is None else num_prompt_tokens,
+        params=sampling_pb2.SequenceParams(seed=7),
         traceparent="",
     )
 
@@ -31,202 +39,227 @@ def committed(sequence_id: int, offset: int, token_ids: list[int]) -> Committed:
     return Committed(sequence_id=sequence_id, offset=offset, token_ids=array("I", token_ids))
 
 
-def wanted(sequence_id: int, base_length: int, max_num_tokens: int = 8) -> Wanted:
-    return Wanted(sequence_id=sequence_id, base_length=base_length, max_num_tokens=max_num_tokens)
+def closed(sequence_id: int, *, finished: bool = True) -> Closed:
+    return Closed(sequence_id=sequence_id, finished=finished)
 
 
-async def follow(sequences: Sequences, *items: Opened | Committed | Closed | Wanted) -> list[Draft]:
-    """Sends one message that holds all items."""
-    news = News(
-        opened=[item for item in items if isinstance(item, Opened)],
-        committed=[item for item in items if isinstance(item, Committed)],
-        closed=[item for item in items if isinstance(item, Closed)],
-        wanted=[item for item in items if isinstance(item, Wanted)],
-    )
-    return await sequences.follow(news)
+def features(offset: int, *rows: int, sequence_id: int = 1) -> NewFeatures:
+    """Vectors whose bytes are all of one value each."""
+    content = b"".join(bytes([row]) * ROW_BYTES for row in rows)
+    return NewFeatures(sequence_id=sequence_id, offset=offset, rows=content)
 
 
-async def tokens_per_step(sequences: Sequences, prompt: list[int], answer: list[int]) -> float:
-    """Replays an answer as a scheduler would: accepts what agrees, adds one token of the model's own."""
-    text, position, num_steps = prompt + answer, len(prompt), 0
-    await follow(sequences, opened(1, prompt))
-    while position < len(text):
-        (draft,) = await follow(sequences, wanted(1, position))
-        num_accepted = 0
-        for guessed, token_id in zip(draft.guess.token_ids, text[position:], strict=False):
-            if guessed != token_id:
-                break
-            num_accepted += 1
-        new = text[position : position + num_accepted + 1]
-        await follow(sequences, committed(1, position, new))
-        position, num_steps = position + len(new), num_steps + 1
-    await follow(sequences, Closed(sequence_id=1, finished=True))
-    return len(answer) / num_steps
+@asynccontextmanager
+async def following(*sources: CountingSource, feature_size: int = 0) -> AsyncIterator[Sequences]:
+    """Follows a stream, with what is done beside it."""
+    sequences = Sequences([Lane(source) for source in sources], feature_size)
+    async with asyncio.TaskGroup() as tasks:
+        beside = tasks.create_task(sequences.run())
+        yield sequences
+        beside.cancel()
+    await sequences.forget()
 
 
-@pytest.fixture
-def memory() -> SuffixMemory:
-    return SuffixMemory(32 << 20)
+async def until_taken_in(sequences: Sequences, sequence_id: int, num_tokens: int) -> RunningSequence:
+    while (sequence := sequences.get(sequence_id, num_tokens)) is None:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    return sequence
 
 
-@pytest.fixture
-def sequences(memory: SuffixMemory) -> Sequences:
-    return Sequences(memory)
+def rows_of(sequence: RunningSequence) -> tuple[int, list[int]] | None:
+    """Returns the offset and the first byte of each vector."""
+    if sequence.features is None:
+        return None
+    return sequence.features.offset, list(sequence.features.rows[::ROW_BYTES])
 
 
-async def test_a_draft_names_the_tokens_that_it_follows(sequences) -> None:
-    text = [1, 2, 3, 4, 1, 2, 3]
-    (draft,) = await follow(sequences, opened(7, text), wanted(7, 7))
-    assert (draft.sequence_id, draft.base_length) == (7, 7)
-    assert draft.base_hash == token_hash.extend(token_hash.EMPTY, text)
-    assert draft.guess.token_ids[0] == 4
+async def test_a_sequence_holds_what_was_opened_and_committed_and_its_hash() -> None:
+    source = CountingSource()
+    async with following(source) as sequences:
+        await sequences.follow(News(opened=[opened(7, [1, 2, 3])], committed=[committed(7, 3, [4])]))
+        await sequences.follow(News(committed=[committed(7, 4, [5, 6])]))
+        sequence = sequences.get(7, 6)
+        assert sequence is not None
+        assert sequence.token_ids.tolist() == [1, 2, 3, 4, 5, 6]
+        assert sequence.hash == token_hash.extend(token_hash.EMPTY, [1, 2, 3, 4, 5, 6])
+        assert sequence.params.seed == 7
+        assert source.texts[sequence] == sequence.token_ids
 
 
-async def test_the_hash_rolls_on_with_the_commits(sequences) -> None:
-    await follow(sequences, opened(7, [1, 2, 3]), committed(7, 3, [4]), committed(7, 4, [5, 6]))
-    (draft,) = await follow(sequences, wanted(7, 6))
-    assert draft.base_hash == token_hash.extend(token_hash.EMPTY, [1, 2, 3, 4, 5, 6])
+async def test_a_sequence_of_another_length_is_not_the_one_that_was_meant() -> None:
+    async with following() as sequences:
+        await sequences.follow(News(opened=[opened(1, [1, 2])]))
+        assert sequences.get(1, 1) is None
+        assert sequences.get(1, 3) is None
+        assert sequences.get(2, 2) is None
 
 
-async def test_each_draft_wanted_is_answered_in_order(sequences) -> None:
-    drafts = await follow(sequences, opened(1, [1, 2]), *(wanted(number, 2) for number in range(20)))
-    assert [draft.sequence_id for draft in drafts] == list(range(20))
-
-
-async def test_a_repeated_commit_changes_nothing(sequences) -> None:
-    once = await follow(sequences, opened(1, [1, 2, 3, 1]), committed(1, 4, [2, 3]), wanted(1, 6))
-    twice = await follow(sequences, opened(1, [1, 2, 3, 1]), committed(1, 4, [2, 3]), wanted(1, 6))
-    overlapping = await follow(sequences, committed(1, 2, [3, 1, 2]), committed(1, 0, [1]), wanted(1, 6))
-    assert once == twice == overlapping
-    assert once[0].guess.token_ids
-
-
-async def test_a_commit_that_overlaps_adds_only_what_is_new(sequences) -> None:
-    await follow(sequences, opened(1, [1, 2, 3]), committed(1, 2, [3, 4, 5]))
-    (draft,) = await follow(sequences, wanted(1, 5))
-    assert draft.base_hash == token_hash.extend(token_hash.EMPTY, [1, 2, 3, 4, 5])
+@given(
+    cuts=st.lists(st.integers(0, 20), max_size=6),
+    overlaps=st.lists(st.integers(0, 20), min_size=7, max_size=7),
+)
+async def test_repeats_and_overlaps_add_only_what_is_new(cuts, overlaps) -> None:
+    text = list(range(100, 120))
+    source = CountingSource()
+    async with following(source) as sequences:
+        known = 0
+        await sequences.follow(News(opened=[opened(1, [])]))
+        for end, overlap in zip([*cuts, 20], overlaps, strict=False):
+            start = max(0, min(known, end) - overlap)
+            await sequences.follow(News(committed=[committed(1, start, text[start:end])]))
+            known = max(known, end)
+        sequence = sequences.get(1, known)
+        assert sequence is not None
+        assert sequence.token_ids.tolist() == text[:known]
+        assert source.texts[sequence] == sequence.token_ids
 
 
 @pytest.mark.parametrize("lost", [committed(1, 5, [9]), committed(1, 2, [4, 1])])
-async def test_a_gap_or_a_contradiction_ends_the_drafts_of_that_sequence_only(sequences, lost) -> None:
-    text = [1, 2, 3, 1]
-    drafts = await follow(
-        sequences, opened(1, text), opened(2, text), lost, committed(2, 4, [2]), wanted(1, 5), wanted(2, 5)
+async def test_a_gap_or_a_contradiction_ends_that_sequence_only(lost) -> None:
+    source = CountingSource()
+    async with following(source) as sequences:
+        text = [1, 2, 3, 1]
+        await sequences.follow(
+            News(opened=[opened(1, text), opened(2, text)], committed=[lost, committed(2, 4, [2])])
+        )
+        assert sequences.get(1, 4) is sequences.get(1, 5) is None
+        assert sequences.get(2, 5) is not None
+        await sequences.finish()
+        assert source.closed == [(1, False)]
+
+
+async def test_what_is_closed_is_gone_at_once_and_every_source_hears_how_it_ended() -> None:
+    first, second = CountingSource("suffix"), CountingSource("model")
+    async with following(first, second) as sequences:
+        await sequences.follow(News(opened=[opened(1, [1]), opened(2, [2])]))
+        await sequences.follow(News(closed=[closed(1), closed(2, finished=False), closed(3)]))
+        assert sequences.get(1, 1) is sequences.get(2, 2) is None
+        await sequences.finish()
+    assert first.closed == second.closed == [(1, True), (2, False)]
+
+
+async def test_a_stream_that_breaks_closes_all_that_ran_as_unfinished_once() -> None:
+    source = CountingSource()
+    async with following(source) as sequences:
+        await sequences.follow(News(opened=[opened(1, [1]), opened(2, [2])], closed=[closed(1)]))
+        await sequences.finish()
+    assert source.closed == [(1, True), (2, False)]
+    assert not source.texts
+
+
+async def test_a_long_text_is_taken_in_beside_while_short_ones_are_there_at_once() -> None:
+    source = CountingSource()
+    long = [number % 500 for number in range(3 * MAX_NUM_TOKENS_AT_ONCE)]
+    async with following(source) as sequences:
+        await sequences.follow(News(opened=[opened(1, long), opened(2, [1, 2])]))
+        assert sequences.get(1, len(long)) is None
+        assert sequences.get(2, 2) is not None
+        await sequences.follow(News(committed=[committed(1, len(long) - 1, [long[-1], 0, 1])]))
+        sequence = await until_taken_in(sequences, 1, len(long) + 2)
+        assert sequence.hash == token_hash.extend(token_hash.EMPTY, [*long, 0, 1])
+        assert source.texts[sequence] == sequence.token_ids
+
+
+async def test_a_long_text_that_has_finished_is_learnt_whole() -> None:
+    source = CountingSource()
+    long = list(range(3 * MAX_NUM_TOKENS_AT_ONCE))
+    async with following(source) as sequences:
+        await sequences.follow(News(opened=[opened(1, long)]))
+        (sequence,) = source.texts
+        await sequences.follow(News(committed=[committed(1, len(long), [5, 6])], closed=[closed(1)]))
+        await sequences.finish()
+        assert sequence.token_ids.tolist() == [*long, 5, 6]
+        assert source.closed == [(1, True)]
+
+
+async def test_features_are_gathered_with_the_tokens_that_they_belong_to() -> None:
+    async with following(feature_size=FEATURE_SIZE) as sequences:
+        await sequences.follow(News(opened=[opened(1, [1, 2, 3])], features=[features(0, 10, 11, 12)]))
+        await sequences.follow(News(committed=[committed(1, 3, [4, 5])], features=[features(3, 13, 14)]))
+        sequence = sequences.get(1, 5)
+        assert sequence is not None
+        assert rows_of(sequence) == (0, [10, 11, 12, 13, 14])
+
+
+@pytest.mark.parametrize(
+    ("second", "left"),
+    [
+        (features(1, 11, 12, 13), (0, [10, 11, 12, 13])),  # a repeat and something new
+        (features(1, 11), (0, [10, 11, 12])),  # a repeat
+        (features(4, 14), (4, [14])),  # a gap
+        (features(1, 99), (1, [99])),  # a contradiction
+        (features(4, 14, 15), None),  # more than there are tokens
+        (NewFeatures(sequence_id=1, offset=3, rows=b"12345"), None),  # no whole vectors
+        (NewFeatures(sequence_id=1, offset=9, rows=b""), (0, [10, 11, 12])),
+        (features(0, 1, sequence_id=5), (0, [10, 11, 12])),
+    ],
+)
+async def test_features_that_do_not_fit_begin_anew(second, left) -> None:
+    async with following(feature_size=FEATURE_SIZE) as sequences:
+        await sequences.follow(News(opened=[opened(1, [1, 2, 3, 4, 5])], features=[features(0, 10, 11, 12)]))
+        await sequences.follow(News(features=[second]))
+        sequence = sequences.get(1, 5)
+        assert sequence is not None
+        assert rows_of(sequence) == left
+
+
+async def test_features_that_were_read_and_come_again_are_left_out() -> None:
+    async with following(feature_size=FEATURE_SIZE) as sequences:
+        await sequences.follow(News(opened=[opened(1, [1, 2, 3, 4, 5])], features=[features(0, 10, 11, 12)]))
+        sequence = sequences.get(1, 5)
+        assert sequence is not None
+        assert sequence.features is not None
+        sequence.features.forget_before(2, ROW_BYTES)
+        await sequences.follow(News(features=[features(0, 10, 11), features(1, 11, 12, 13)]))
+        assert rows_of(sequence) == (2, [12, 13])
+
+
+async def test_features_of_early_prompt_tokens_and_of_long_outputs_are_let_go() -> None:
+    num_prompt = 2 * MAX_NUM_PROMPT_FEATURES
+    async with following(feature_size=FEATURE_SIZE) as sequences:
+        prompt = features(0, *(number % 251 for number in range(num_prompt)))
+        await sequences.follow(News(opened=[opened(1, list(range(num_prompt)))], features=[prompt]))
+        sequence = sequences.get(1, num_prompt)
+        assert sequence is not None
+        assert sequence.features is not None
+        assert sequence.features.offset == num_prompt - MAX_NUM_PROMPT_FEATURES
+        length = num_prompt
+        while length < num_prompt + MAX_NUM_FEATURES:
+            new = [length % 251] * 100
+            await sequences.follow(
+                News(committed=[committed(1, length, new)], features=[features(length, *new)])
+            )
+            length += 100
+        assert sequence.features.offset == length - MAX_NUM_FEATURES
+        assert len(sequence.features.rows) == MAX_NUM_FEATURES * ROW_BYTES
+
+
+async def test_where_no_source_wants_features_none_are_kept() -> None:
+    async with following() as sequences:
+        await sequences.follow(News(opened=[opened(1, [1])], features=[features(0, 1)]))
+        sequence = sequences.get(1, 1)
+        assert sequence is not None
+        assert sequence.features is None
+
+
+def test_a_message_is_read_whole() -> None:
+    message = pb.ProposeRequest(
+        features=[{"sequence_id": 1, "offset": 2, "rows": b"ab"}],
+        wanted=[{"sequence_id": 1, "base_length": 3, "max_num_tokens": 4, "sources": ["DRAFT_SOURCE_HEAD"]}],
+        verifying=[{"sequence_id": 1, "base_length": 3, "token_ids": [5], "max_num_tokens": 6}],
+        request_id=9,
+        ahead_us=1500,
     )
-    assert [bool(draft.guess.token_ids) for draft in drafts] == [False, True]
-
-
-async def test_sequences_never_heard_of_are_harmless(sequences) -> None:
-    drafts = await follow(sequences, committed(9, 0, [1]), Closed(sequence_id=9, finished=True), wanted(9, 1))
-    assert [draft.guess.token_ids for draft in drafts] == [()]
-
-
-async def test_a_draft_for_another_length_is_empty(sequences) -> None:
-    drafts = await follow(sequences, opened(1, [1, 2, 1, 2]), wanted(1, 3), wanted(1, 5))
-    assert [draft.guess.token_ids for draft in drafts] == [(), ()]
-
-
-async def test_a_finished_sequence_helps_the_next_one_of_its_tenant_alone(sequences) -> None:
-    text = list(range(50))
-    await follow(sequences, opened(1, text), Closed(sequence_id=1, finished=True))
-    drafts = await follow(
-        sequences, opened(2, text[10:20]), opened(3, text[10:20], "b"), wanted(2, 10), wanted(3, 10)
+    assert News.from_proto(message) == News(
+        opened=[],
+        committed=[],
+        closed=[],
+        features=[NewFeatures(sequence_id=1, offset=2, rows=b"ab")],
+        wanted=[Wanted(sequence_id=1, base_length=3, max_num_tokens=4, sources=frozenset({"head"}))],
+        verifying=[Verifying(sequence_id=1, base_length=3, token_ids=(5,), max_num_tokens=6)],
+        request_id=9,
+        ahead_seconds=1500 * 1e-6,
     )
-    assert [draft.guess.token_ids for draft in drafts] == [tuple(range(20, 28)), ()]
-
-
-async def test_an_unfinished_sequence_is_not_remembered(sequences, memory) -> None:
-    await follow(sequences, opened(1, list(range(50))), opened(2, list(range(50))))
-    await follow(sequences, Closed(sequence_id=1, finished=False))
-    sequences.forget()
-    assert memory.num_bytes == 0
-
-
-async def test_a_sequence_without_room_gets_empty_drafts() -> None:
-    sequences = Sequences(SuffixMemory(100_000))
-    drafts = await follow(
-        sequences, opened(1, [1, 2] * 3), opened(2, list(range(10_000))), wanted(1, 6), wanted(2, 10_000)
-    )
-    assert [bool(draft.guess.token_ids) for draft in drafts] == [True, False]
-
-
-@given(max_num_tokens=st.integers(0, 1000))
-async def test_no_draft_is_longer_than_wanted(max_num_tokens) -> None:
-    sequences = Sequences(SuffixMemory(1 << 20))
-    (draft,) = await follow(sequences, opened(1, [1, 2] * 50), wanted(1, 100, max_num_tokens))
-    assert len(draft.guess.token_ids) == min(max_num_tokens, MAX_NUM_DRAFT_TOKENS)
-
-
-async def test_a_repeated_text_is_accepted_many_tokens_a_step(sequences) -> None:
-    rng = random.Random(1)
-    prompt, answer = ([rng.randrange(1000) for _ in range(300)] for _ in range(2))
-    first = await tokens_per_step(sequences, prompt, answer)
-    second = await tokens_per_step(sequences, prompt, answer)
-    assert first < 1.1
-    assert second > 8
-
-
-async def test_text_that_repeats_itself_is_accepted_without_any_memory(sequences) -> None:
-    rng = random.Random(2)
-    line = [rng.randrange(1000) for _ in range(40)]
-    answer = [token_id for number in range(8) for token_id in (*line, 5000 + number)]
-    # The first line has to be written token by token.
-    assert await tokens_per_step(sequences, [1], answer) > 3
-
-
-async def test_a_long_text_is_taken_in_beside_while_short_ones_get_their_drafts(sequences) -> None:
-    long = [number % 500 for number in range(20_000)]
-    (draft, early) = await follow(
-        sequences, opened(1, [1, 2] * 3), opened(2, long), wanted(1, 6), wanted(2, 20_000)
-    )
-    assert draft.guess.token_ids
-    assert early.guess.token_ids == ()
-    task = asyncio.create_task(sequences.index())
-    await follow(sequences, committed(2, 20_000, [0, 1, 2]))
-    late = early
-    while not late.guess.token_ids:
-        await asyncio.sleep(0)
-        (late,) = await follow(sequences, wanted(2, 20_003))
-    task.cancel()
-    assert late.guess.token_ids == tuple(range(3, 11))
-    assert late.base_hash == token_hash.extend(token_hash.EMPTY, [*long, 0, 1, 2])
-
-
-async def test_a_long_text_that_has_finished_is_remembered_whole_beside(sequences, memory) -> None:
-    long = list(range(20_000))
-    await follow(sequences, opened(1, long), committed(1, 20_000, [5, 6]))
-    await follow(sequences, Closed(sequence_id=1, finished=True))
-    assert memory.memory_of("a") is None
-    task = asyncio.create_task(sequences.remember())
-    await sequences.finish()
-    task.cancel()
-    index = memory.memory_of("a")
-    assert index is not None
-    assert index.tokens[:20_002] == array("I", [*long, 5, 6])
-
-
-async def test_sequences_of_one_tenant_never_drop_those_of_another() -> None:
-    sequences = Sequences(SuffixMemory(3_000_000))
-    text = list(range(50))
-    await follow(sequences, opened(1, text + text, "modest"))
-    for number in range(2, 6):
-        await follow(sequences, opened(number, list(range(2000)), "greedy"))
-    (draft,) = await follow(sequences, wanted(1, 100))
-    assert draft.guess.token_ids == tuple(range(8))
-
-
-async def test_random_text_gets_no_drafts(sequences) -> None:
-    rng = random.Random(3)
-    await follow(sequences, opened(1, [rng.randrange(100_000) for _ in range(2000)]))
-    await follow(sequences, Closed(sequence_id=1, finished=True))
-    text = [rng.randrange(100_000) for _ in range(500)]
-    await follow(sequences, opened(2, []))
-    num_guessed = 0
-    for position, token_id in enumerate(text):
-        (draft,) = await follow(sequences, wanted(2, position))
-        num_guessed += len(draft.guess.token_ids)
-        await follow(sequences, committed(2, position, [token_id]))
-    assert num_guessed == 0
 
 
 @pytest.mark.parametrize(
@@ -236,9 +269,16 @@ async def test_random_text_gets_no_drafts(sequences) -> None:
         ({"opened": [{"token_ids": [SEPARATOR]}]}, "opened.token_ids"),
         ({"opened": [{"tenant": "x" * 257}]}, "opened.tenant"),
         ({"committed": [{"token_ids": [1, SEPARATOR]}]}, "committed.token_ids"),
+        ({"verifying": [{"token_ids": [1, SEPARATOR]}]}, "verifying.token_ids"),
     ],
 )
 def test_a_wrong_message_is_refused_naming_the_field(item, field) -> None:
     with pytest.raises(InvalidArgument) as refused:
         News.from_proto(pb.ProposeRequest(**item))
     assert refused.value.field == field
+
+
+def test_a_draft_asked_of_a_source_that_is_not_known_asks_none_of_those_here() -> None:
+    message = pb.ProposeRequest(wanted=[{"sequence_id": 1, "sources": ["DRAFT_SOURCE_GRAMMAR"]}])
+    (wanted,) = News.from_proto(message).wanted
+    assert not any(wanted.asks(source) for source in ("suffix", "model", "head"))

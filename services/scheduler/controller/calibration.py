@@ -90,7 +90,8 @@ class Calibration:
         outcome = table, np.array(slots), np.array(num_verified), np.array(num_accepted)
         self._pending.append(outcome)
         self._num_pending += int(np.minimum(outcome[3] + 1, outcome[2]).sum())
-        if self._num_pending >= _NUM_PER_FIT or len(self._pending) >= _MAX_NUM_PENDING:
+        is_new = bool((self.num_observed[table.source[outcome[1]]] < _NUM_PER_FIT).any())
+        if is_new or self._num_pending >= _NUM_PER_FIT or len(self._pending) >= _MAX_NUM_PENDING:
             self._fit_all()
 
     def _fit_all(self) -> None:

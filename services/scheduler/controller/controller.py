@@ -125,8 +125,8 @@ class Controller:
         if sure:
             self.probing.note_paying()
         if hoped > sure and (margin[hoped] > _DOUBTFUL or believed[hoped] < _BELIEVED * ranked.total[hoped]):
-            chosen = max(sure, self.probing.try_out(losses[: hoped + 1]))
-        elif not sure and self.probing.check_again(float(losses[1])):
+            chosen = max(sure, self.probing.try_out(losses[: hoped + 1], token_seconds))
+        elif not sure and self.probing.check_again(float(losses[1]), token_seconds):
             chosen = 1
         self._token_seconds = float(seconds[0]) / num_base
         self._price_per_draft_token = (
@@ -167,13 +167,15 @@ class Controller:
 
         `overhead_seconds` is what passed since the step before it, waiting for drafts left out.
         """
-        if self._outcomes and self._table is not None:
-            self.calibration.note(self._table, *zip(*self._outcomes, strict=True))
-        self._outcomes = []
+        outcomes, self._outcomes = self._outcomes, []
+        if outcomes and self._table is not None:
+            self.calibration.note(self._table, *zip(*outcomes, strict=True))
         self.num_steps += 1
         if seconds <= 0 or shape.num_rows <= 0:
             return
         self.cost.note(shape, seconds, num_distinct_experts)
+        num_accepted = sum([accepted for _, _, accepted in outcomes])
+        self.probing.settle(seconds, max(1, shape.num_sequences) + num_accepted)
         self.probing.earn(seconds)
         self._overhead_seconds += _OVERHEAD_SHARE * (min(overhead_seconds, seconds) - self._overhead_seconds)
         if not self._token_seconds:

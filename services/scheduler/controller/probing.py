@@ -12,14 +12,17 @@ _STEP_SHARE = 0.05
 
 
 class Probing:
-    """Pays for probes by their predicted loss, so that all of them together cost no more than they may.
+    """Pays for probes, so that all of them together cost no more than they may.
 
+    The predicted loss is laid down before the step, and what it really lost is paid after it; it may have won.
     A probe of what is known to lose, to see whether it still does, waits twice as long after each one.
     """
 
     def __init__(self) -> None:
         self.num_probes = 0
         self._account: float | None = None
+        self._laid_down = 0.0
+        self._token_seconds = 0.0  # of the choice that the probe took the place of
         self._step_seconds = 0.0
         self._interval = _LEAST_INTERVAL
         self._num_steps_since = 0
@@ -33,31 +36,40 @@ class Probing:
         self._account = min(most, self._account + _SHARE_OF_TIME * min(seconds, most))
         self._num_steps_since += 1
 
-    def try_out(self, losses: np.ndarray) -> int:
-        """Returns the last of the growing choices whose loss is affordable, and pays; 0 for none.
+    def settle(self, seconds: float, num_output_tokens: int) -> None:
+        """Hears what the step took and brought; if it was a probe its loss is known now."""
+        if self._laid_down and self._account is not None:
+            loss = seconds - self._token_seconds * num_output_tokens
+            self._account += self._laid_down - min(loss, 2 * self._laid_down)
+            self._laid_down = 0.0
 
-        `losses` holds the predicted loss in seconds of choice 0 (none), 1, 2, ...
+    def try_out(self, losses: np.ndarray, token_seconds: float) -> int:
+        """Returns the last choice whose loss is affordable, and lays that down; 0 for none.
+
+        `losses` holds the predicted loss in seconds of choice 0 (none), 1, 2, ... against a choice that takes
+        `token_seconds` per output token.
         """
         affordable = np.flatnonzero(losses <= _MAX_PART * (self._account or 0.0))
         choice = int(affordable[-1]) if len(affordable) else 0
         if choice:
-            self._pay(float(losses[choice]))
+            self._lay_down(float(losses[choice]), token_seconds)
         return choice
 
-    def check_again(self, loss: float) -> bool:
-        """Returns whether it is time for a small probe of what is known to lose, and pays."""
+    def check_again(self, loss: float, token_seconds: float) -> bool:
+        """Returns whether it is time for a small probe of what is known to lose."""
         if self._num_steps_since < self._interval or loss > _MAX_PART * (self._account or 0.0):
             return False
         self._interval = min(2 * self._interval, _MAX_INTERVAL)
-        self._pay(loss)
+        self._lay_down(loss, token_seconds)
         return True
 
     def note_paying(self) -> None:
         """Notes that drafts pay: when they stop to, it is checked early whether they do again."""
         self._interval = _LEAST_INTERVAL
 
-    def _pay(self, loss: float) -> None:
+    def _lay_down(self, loss: float, token_seconds: float) -> None:
         assert self._account is not None
-        self._account -= max(0.0, loss)
+        self._laid_down, self._token_seconds = max(loss, 0.0), token_seconds
+        self._account -= self._laid_down
         self._num_steps_since = 0
         self.num_probes += 1

@@ -29,8 +29,8 @@ from training.network import Network
 from training.optimizer import Optimizer
 from training.train import Budget, rate, restart_with_malloc
 
-# The layers whose inputs are tapped. Those of the last three are learnt from faster than (1, 3, 5), the last of
-# which, what leaves the model, says little but the token that is known by then.
+# The layers whose inputs are tapped. These are learnt from faster than (1, 3, 5): what leaves the last layer
+# says little but the token that is known by then.
 FEATURE_LAYERS = (2, 3, 4)
 NUM_STEPS, STEP_DECAY = 4, 0.8
 NUM_COUNTED_DOCUMENTS = 2000

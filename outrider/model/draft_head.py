@@ -116,8 +116,8 @@ class DraftHead:
     def forward(self, batch: ForwardBatch, features: Tensor, kv_cache: KVCache) -> Tensor:
         """Compute rows of a feature [T, D] and the token after its own, and write them into the cache.
 
-        Returns of the wanted rows [R, D] what takes the feature's place behind a token drafted next. Positions
-        may be counted from any token of a sequence, since attention sees their differences only.
+        Returns of the wanted rows [R, D] what takes the feature's place behind a token drafted next.
+        Positions may be counted from any token of a sequence, since attention sees their differences only.
         """
         (cache,) = kv_cache.layers
         feature = self._normalize(features, self._feature_norm)

@@ -1,8 +1,8 @@
 """How a model of the drafter turns logits into drafts: ranked as the target ranks, with its noise.
 
 So its guesses agree with the target's choices as often as they can at any temperature (arXiv 2408.07978).
-Only the grammar is left aside: a guess that it forbids is merely wrong. The confidence of a token is its share
-against the runner-up alone, p1 / (p1 + p2) of the noised scores.
+Only the grammar is left aside: a guess that it forbids is merely wrong. The confidence of a token is its
+share against the runner-up alone, p1 / (p1 + p2) of the noised scores.
 """
 
 import math

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from services.drafter.call_time import CallTime
 from services.drafter.guess import Guess
 from services.drafter.sequence import RunningSequence
 from services.drafter.source import Question
 
-# Less likely outcomes are not worth a draft.
-MIN_PROBABILITY = 0.02
+# Less likely outcomes are not worth what a draft costs both sides to handle.
+MIN_PROBABILITY = 0.05
 # Outcomes of one sequence drafted for in one step.
-MAX_NUM_OUTCOMES = 12
+MAX_NUM_OUTCOMES = 8
 # Questions asked together; more would keep others waiting.
 MAX_BATCH = 32
 # The chance that a draft's first token is the bonus token, where nothing is known of that.
@@ -131,14 +132,12 @@ class Ahead:
         """Whether no outcome is left, or no time."""
         return not self._heap or self._clock() >= self._deadline
 
-    def next_questions(self, seconds_per_question: float | None) -> list[Question]:
-        """Takes the likeliest outcomes that there is time for, one where that is not known. None: no more."""
-        left = self._deadline - self._clock()
-        fitting = left / max(seconds_per_question, 1e-6) if seconds_per_question is not None else 1
-        num_questions = int(min(MAX_BATCH, len(self._heap), fitting)) if left > 0 else 0
-        if num_questions < 1:
+    def next_questions(self, call_time: CallTime) -> list[Question]:
+        """Takes the likeliest outcomes that there is time for. None: it is over."""
+        most = min(MAX_BATCH, len(self._heap))
+        num_questions = call_time.num_questions_within(self._deadline - self._clock(), most)
+        if not num_questions:
             self._heap.clear()
-            return []
         taken = [heapq.heappop(self._heap) for _ in range(num_questions)]
         return [self._ask(outcome, plan) for _, _, outcome, plan in taken]
 

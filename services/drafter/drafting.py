@@ -104,7 +104,7 @@ class _SourceDrafts:
         )
 
     async def _draft_ahead(self, ahead: Ahead) -> None:
-        answers = await self.lane.ask(lambda: ahead.next_questions(self.lane.seconds_per_question))
+        answers = await self.lane.ask(lambda: ahead.next_questions(self.lane.call_time))
         for question, guess in zip(answers.questions, answers.guesses, strict=True):
             ahead.learn(question, guess)
         drafts = self._drafts(answers)

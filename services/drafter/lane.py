@@ -9,12 +9,10 @@ from typing import Any, TypeVar
 import structlog
 
 from services.drafter import metrics
+from services.drafter.call_time import CallTime
 from services.drafter.guess import Guess
 from services.drafter.sequence import RunningSequence
 from services.drafter.source import Question, Source
-
-# Weight of the latest call in the mean time of a question.
-SMOOTHING = 0.2
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -41,8 +39,7 @@ class Lane:
         self._open: set[RunningSequence] = set()
         self._has_failed = False
         self.name = source.name
-        # What a question takes, of those that are asked together; None before the first.
-        self.seconds_per_question: float | None = None
+        self.call_time = CallTime()
 
     def open(self, sequence: RunningSequence) -> None:
         """Tells the source of a sequence."""
@@ -102,7 +99,5 @@ class Lane:
         metrics.num_empty_drafts.labels(self.name).inc(sum(not g.token_ids for g in answers.guesses))
         metrics.num_draft_tokens.labels(self.name).inc(num_tokens)
         metrics.compute_seconds.labels(self.name).inc(answers.seconds)
-        mean = answers.seconds / num_questions
-        metrics.guess_seconds.labels(self.name).observe(mean)
-        before = mean if self.seconds_per_question is None else self.seconds_per_question
-        self.seconds_per_question = before + SMOOTHING * (mean - before)
+        metrics.guess_seconds.labels(self.name).observe(answers.seconds / num_questions)
+        self.call_time.add(num_questions, answers.seconds)

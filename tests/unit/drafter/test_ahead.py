@@ -8,6 +8,7 @@ from opentelemetry.trace import INVALID_SPAN
 
 from outrider.v1 import sampling_pb2
 from services.drafter.ahead import MAX_BATCH, MAX_NUM_OUTCOMES, MIN_PROBABILITY, Ahead, InFlight, outcomes
+from services.drafter.call_time import CallTime
 from services.drafter.guess import Guess
 from services.drafter.sequence import RunningSequence
 
@@ -37,6 +38,13 @@ class Clock:
         return self.now
 
 
+def quick() -> CallTime:
+    """Returns the times of a source that takes a millisecond for a question."""
+    call_time = CallTime()
+    call_time.add(1, 1e-3)
+    return call_time
+
+
 def running(sequence_id: int = 1) -> RunningSequence:
     return RunningSequence(
         id=sequence_id,
@@ -57,7 +65,7 @@ def planned(*items: InFlight, source: str = "model") -> list[tuple[int, tuple[in
     ahead = Ahead(source, items, deadline=1e9, clock=Clock())
     found: list[tuple[int, tuple[int, ...]]] = []
     while not ahead.is_done:
-        questions = ahead.next_questions(1e-3)
+        questions = ahead.next_questions(quick())
         found += [(question.sequence.id, question.assumed) for question in questions]
     return found
 
@@ -146,40 +154,56 @@ def test_of_several_guesses_the_one_that_tells_most_of_the_draft_in_flight_count
 def test_an_answer_that_shows_the_bonus_token_leads_further() -> None:
     item = InFlight(running(), (4, 5), 8)
     ahead = Ahead("model", [item], deadline=1e9, clock=Clock())
-    (question,) = ahead.next_questions(None)
+    (question,) = ahead.next_questions(CallTime())
     assert question.assumed == (4, 5)
     ahead.learn(question, Guess((6,), (0.7,), alternatives=(((7, 0.2),), ())))
-    assert [question.assumed for question in ahead.next_questions(1e-3)] == [(4, 5, 6), (4, 5, 7)]
+    assert [question.assumed for question in ahead.next_questions(quick())] == [(4, 5, 6), (4, 5, 7)]
 
 
 def test_a_question_names_the_tokens_as_they_would_then_be() -> None:
     item = in_flight(Guess((3,), (0.9,)), 0)
     item.sequence.token_ids.extend([1, 2])
-    (question,) = Ahead("model", [item], 1e9, Clock()).next_questions(None)
+    (question,) = Ahead("model", [item], 1e9, Clock()).next_questions(CallTime())
     assert question.base_length == 3
     assert question.token_ids.tolist() == [1, 2, 3]
 
 
 @given(
-    seconds=st.lists(st.floats(1e-5, 2e-2), min_size=1, max_size=30), budget=st.floats(0, 0.1), factor=CHANCES
+    fixed=st.floats(0, 2e-2),
+    per_question=st.floats(1e-5, 1e-2),
+    budget=st.floats(0, 0.1),
+    num_known=st.lists(st.integers(1, 20), min_size=2, max_size=9, unique=True),
 )
-def test_no_batch_begins_that_would_end_too_late(seconds, budget, factor) -> None:
-    """Each question takes what was predicted or less; `factor` says how much less."""
-    clock = Clock()
-    guess = Guess((0,), (0.5,), alternatives=(tuple((token, 0.04) for token in range(1, 12)), ()))
+def test_no_batch_begins_that_would_end_too_late(fixed, per_question, budget, num_known) -> None:
+    clock, call_time = Clock(), CallTime()
+    for number in num_known:
+        call_time.add(number, fixed + per_question * number)
+    guess = Guess((0,), (0.5,), alternatives=(tuple((token, 0.06) for token in range(1, 9)), ()))
     items = [in_flight(guess, 0, number) for number in range(20)]
     ahead = Ahead("model", items, deadline=budget, clock=clock)
-    for predicted in seconds:
-        questions = ahead.next_questions(predicted)
+    num_asked = 0
+    while not ahead.is_done:
+        questions = ahead.next_questions(call_time)
         assert len(questions) <= MAX_BATCH
-        clock.now += predicted * len(questions) * factor
-        assert clock.now <= budget or not questions
-    clock.now = max(clock.now, budget)
+        num_asked += len(questions)
+        clock.now += (fixed + per_question * len(questions)) if questions else 0.0
+        assert clock.now <= budget * (1 + 1e-6)
+    # What is left does not do for one more.
+    is_all = num_asked == 20 * MAX_NUM_OUTCOMES
+    assert is_all or clock.now + fixed + per_question > budget * (1 - 1e-6)
+
+
+def test_when_the_time_is_over_nothing_more_is_asked() -> None:
+    clock = Clock()
+    ahead = Ahead("model", [in_flight(Guess((1,), (0.9,)), 0)], deadline=1.0, clock=clock)
+    clock.now = 1.0
     assert ahead.is_done
-    assert ahead.next_questions(None) == []
+    assert ahead.next_questions(CallTime()) == []
 
 
 def test_too_little_time_for_one_more_ends_it() -> None:
+    call_time = CallTime()
+    call_time.add(1, 1.5)
     ahead = Ahead("model", [in_flight(Guess((1,), (0.9,)), 0)], deadline=1.0, clock=Clock())
-    assert ahead.next_questions(1.5) == []
+    assert ahead.next_questions(call_time) == []
     assert ahead.is_done

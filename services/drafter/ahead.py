@@ -11,7 +11,7 @@ A draft that goes on behind an outcome serves it already (docs/decisions/0004), 
 import heapq
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 
 from services.drafter.call_time import CallTime
@@ -121,8 +121,8 @@ class Ahead:
         self._order = count()
         # Minus the probability, so that the likeliest is first; then the order of arrival.
         self._heap: list[tuple[float, int, Outcome, _Plan]] = []
-        # Questions that are to show what the bonus token may be.
-        self._revealing: dict[tuple[RunningSequence, Tokens], tuple[Outcome, _Plan]] = {}
+        # Questions that are to show what the bonus token may be, with the chance of what they assume.
+        self._revealing: dict[tuple[RunningSequence, Tokens], tuple[float, _Plan]] = {}
         for item in in_flight:
             plan = _Plan(item.sequence, item.max_num_tokens, list(item.guesses.get(source, ())))
             self._add(plan, outcomes(item.draft, item.best_informed()))
@@ -143,8 +143,8 @@ class Ahead:
 
     def learn(self, question: Question, guess: Guess) -> None:
         """Plans further where an answer shows what the bonus token may be."""
-        outcome, plan = self._revealing.pop((question.sequence, question.assumed), (None, None))
-        if outcome is None or plan is None or not guess.token_ids:
+        probability, plan = self._revealing.pop((question.sequence, question.assumed), (0.0, None))
+        if plan is None or not guess.token_ids:
             return
         draft = question.assumed
         known = Guess(
@@ -153,17 +153,18 @@ class Ahead:
             alternatives=((),) * len(draft) + guess.alternatives,
         )
         plan.own_guesses.append(known)
-        self._add(plan, outcomes(draft, known), outcome.probability / UNKNOWN_BONUS)
+        self._add(plan, outcomes(draft, known), probability)
 
     def _ask(self, outcome: Outcome, plan: _Plan) -> Question:
         if not outcome.has_bonus:
-            self._revealing[plan.sequence, outcome.token_ids] = outcome, plan
+            probability = outcome.probability / UNKNOWN_BONUS
+            self._revealing[plan.sequence, outcome.token_ids] = probability, plan
         return Question(sequence=plan.sequence, assumed=outcome.token_ids, max_num_tokens=plan.max_num_tokens)
 
     def _add(self, plan: _Plan, found: Iterator[Outcome], probability: float = 1.0) -> None:
-        likely = [replace(item, probability=probability * item.probability) for item in found]
+        likely = [item for item in found if probability * item.probability >= MIN_PROBABILITY]
         for outcome in sorted(likely, key=lambda item: -item.probability)[:MAX_NUM_OUTCOMES]:
-            is_new = outcome.token_ids not in plan.asked and not plan.serves(outcome)
-            if outcome.probability >= MIN_PROBABILITY and is_new:
+            if outcome.token_ids not in plan.asked and not plan.serves(outcome):
                 plan.asked.add(outcome.token_ids)
-                heapq.heappush(self._heap, (-outcome.probability, next(self._order), outcome, plan))
+                rank = -probability * outcome.probability
+                heapq.heappush(self._heap, (rank, next(self._order), outcome, plan))

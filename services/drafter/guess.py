@@ -7,7 +7,7 @@ LZ77 does for runs.
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 from typing import Self
@@ -55,11 +55,13 @@ class Guess:
 
     def after(self, num_tokens: int) -> Self:
         """Returns the guess without its first tokens, which turned out right."""
-        return replace(
-            self,
-            token_ids=self.token_ids[num_tokens:],
-            confidences=self.confidences[num_tokens:],
-            alternatives=self.alternatives[num_tokens:],
+        if not num_tokens:
+            return self
+        return type(self)(
+            self.token_ids[num_tokens:],
+            self.confidences[num_tokens:],
+            self.match_length,
+            self.alternatives[num_tokens:],
         )
 
 

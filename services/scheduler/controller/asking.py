@@ -47,6 +47,12 @@ class Asking:
             known = record.by_source[source] = SourceRecord(mean_yield=mean, interval=interval)
         return known
 
+    def offered(self, record: Record, source: str) -> SourceRecord:
+        """Returns the sequence's record of a source that has answered: its question has come to something."""
+        known = record.by_source.get(source) or self.record(record, source)
+        known.is_open = False
+        return known
+
     def ask(self, record: Record, source: str) -> None:
         """Notes a question; the one before it, if nothing came of it, won nothing."""
         known = self.record(record, source)
@@ -68,7 +74,7 @@ class Asking:
         elif known.mean_yield <= price:
             known.interval = min(2 * known.interval, _MAX_INTERVAL)
 
-    def note_phase(self, record: Record) -> None:
+    def ask_again(self, record: Record) -> None:
         """Asks every source again: the text may have become predictable."""
         for source, known in record.by_source.items():
             known.interval = 1

@@ -1,43 +1,35 @@
 """What a confidence is worth: one logistic fit per source, learnt from which tokens were accepted."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from services.scheduler.controller.facts import PHASES, SOURCES, Offer
-from services.scheduler.controller.reading import number, numbers
-from services.scheduler.controller.record import Record
+from services.scheduler.controller.drafts_table import (
+    LOGIT,
+    MATCH,
+    NUM_TERMS,
+    PHASE,
+    POSITION,
+    RECENT,
+    DraftsTable,
+    log_position,
+)
+from services.scheduler.controller.facts import PHASES, SOURCES
+from services.scheduler.controller.reading import number, numbers, table
 
-# Terms: 1, log match length, three phases, the sequence's recent acceptance; logit, log position.
-_NUM_DRAFT_TERMS = 6
-_NUM_TERMS = 8
 # A new source is taken at its word, but for a doubt; the terms are drawn to this, the constant hardly.
 _PRIOR = np.array([-0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.8, 0.0])
 _PRIOR_PRECISION = np.array([0.5, 6.0, 3.0, 3.0, 3.0, 3.0, 6.0, 6.0])
-_MAX_LOGIT = 4.5
+_MAX_WEIGHT = 8.0
 # Outcomes remembered, as a number of tokens; and how many make a source half trusted.
 _MEMORY = 3000.0
 _HALF_TRUST = 16.0
-_NUM_PER_FIT = 64
+# Until a source has shown so many tokens it is fitted at once, later when there are many or it is long ago.
+_NUM_NEW = 256
+_NUM_PER_FIT = 256
 _MAX_NUM_PENDING = 16
 _BRIER_SHARE = 0.005
-
-_CODE = {source: code for code, source in enumerate(SOURCES)}
-_PHASE_TERMS = {phase: tuple(float(phase == other) for other in PHASES[1:]) for phase in PHASES}
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Drafts laid out for arithmetic: a row each, a column per token."""
-
-    source: np.ndarray  # [S] codes
-    terms: np.ndarray  # [S, 6]
-    logit: np.ndarray  # [S, L]
-    length: np.ndarray  # [S]
-    chance: np.ndarray  # [S, L] calibrated; 0 behind a draft's end
 
 
 class Calibration:
@@ -52,71 +44,76 @@ class Calibration:
         self.weights = np.tile(_PRIOR, (count, 1))
         self.brier = np.full(count, 0.25)
         self.num_observed = np.zeros(count)
+        # How far each source's chances are believed: not at all before anything was verified.
+        self.trust = np.zeros(count)
         self._precision = np.tile(np.diag(_PRIOR_PRECISION), (count, 1, 1))
-        self._pending: list[tuple[Table, np.ndarray, np.ndarray, np.ndarray]] = []
+        self._pending: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # sources, terms, outcomes
         self._num_pending = 0
+        self._by_key = self._spread()
 
     @property
-    def trust(self) -> np.ndarray:
-        """How far each source's chances are believed: not at all before anything was verified."""
-        return self.num_observed / (self.num_observed + _HALF_TRUST)
+    def is_new(self) -> bool:
+        """Whether a source that was tried is still little known."""
+        return bool(((self.num_observed > 0) & (self.num_observed < _NUM_NEW)).any())
 
-    def table(self, drafts: Sequence[tuple[Record, Offer]], lengths: Sequence[int]) -> Table:
-        """Calibrates all drafts at once, each as far as its length."""
-        num_columns = max(lengths)
-        terms = np.array([_draft_terms(record, offer) for record, offer in drafts])
-        source = np.array([_CODE[offer.source] for _, offer in drafts])
-        length = np.array(lengths)
-        is_there = np.arange(num_columns) < length[:, None]
-        flat = np.fromiter(
-            chain.from_iterable(
-                offer.confidences[:count] for (_, offer), count in zip(drafts, lengths, strict=True)
-            ),
-            dtype=float,
-            count=sum(lengths),
-        )
-        logit = np.zeros(is_there.shape)
-        logit[is_there] = _logit(flat)
-        weights = self.weights[source]
-        score = np.einsum("st,st->s", terms, weights[:, :_NUM_DRAFT_TERMS])[:, None]
-        score = score + weights[:, 6, None] * logit + weights[:, 7, None] * _log_position(num_columns)
-        chance = _sigmoid(score) * is_there
-        return Table(source, terms, logit, length, chance)
+    def chances(self, drafts: DraftsTable) -> np.ndarray:
+        """Returns the chance of each token if those before it are right: [S, L]; 0 behind a draft's end."""
+        constant, match, recent, logit, position = self._by_key[:, drafts.key]
+        score = logit[:, None] * drafts.logit
+        score += (constant + match * drafts.match + recent * drafts.recent)[:, None]
+        score += position[:, None] * log_position(score.shape[1])
+        return drafts.is_there / (1 + np.exp(-score))
 
-    def note(
-        self, table: Table, slots: Sequence[int], num_verified: Sequence[int], num_accepted: Sequence[int]
-    ) -> None:
-        """Takes in outcomes; of a draft no more is known than up to its first wrong token."""
-        outcome = table, np.array(slots), np.array(num_verified), np.array(num_accepted)
-        self._pending.append(outcome)
-        self._num_pending += int(np.minimum(outcome[3] + 1, outcome[2]).sum())
-        is_new = bool((self.num_observed[table.source[outcome[1]]] < _NUM_PER_FIT).any())
-        if is_new or self._num_pending >= _NUM_PER_FIT or len(self._pending) >= _MAX_NUM_PENDING:
+    def note(self, drafts: DraftsTable, outcomes: Sequence[tuple[int, int, int]]) -> None:
+        """Takes in which draft (row) had how many tokens verified, and accepted.
+
+        Of a draft no more is known than up to its first wrong token.
+        """
+        row, num_verified, num_accepted = np.array(outcomes).T
+        num_observed = np.minimum(num_accepted + 1, num_verified)
+        index = np.repeat(np.arange(len(row)), num_observed)
+        place = np.arange(len(index)) - np.repeat(np.cumsum(num_observed) - num_observed, num_observed)
+        draft = row[index]
+        source = drafts.source[draft]
+        self._pending.append((source, drafts.rows(draft, place), place < num_accepted[index]))
+        self._num_pending += len(index)
+        is_many = self._num_pending >= _NUM_PER_FIT or len(self._pending) >= _MAX_NUM_PENDING
+        if is_many or self.num_observed[source].min() < _NUM_NEW:
             self._fit_all()
 
     def _fit_all(self) -> None:
-        source, terms, chance, outcome = (
-            np.concatenate(parts) for parts in zip(*(_rows(*item) for item in self._pending), strict=True)
-        )
+        source, terms, outcome = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
         self._pending, self._num_pending = [], 0
-        for code in np.unique(source):
+        for code in range(len(SOURCES)):
             mine = source == code
-            self._fit(code, terms[mine], outcome[mine])
-            error = (chance[mine] - outcome[mine]) ** 2
-            share = 1 - (1 - _BRIER_SHARE) ** len(error)
-            self.brier[code] += share * (error.mean() - self.brier[code])
+            if mine.any():
+                self._fit(code, terms[mine], outcome[mine])
+        self.trust = self.num_observed / (self.num_observed + _HALF_TRUST)
+        self._by_key = self._spread()
 
     def _fit(self, code: int, terms: np.ndarray, outcome: np.ndarray) -> None:
-        kept = (1 - 1 / _MEMORY) ** len(outcome)
-        weights, precision = self.weights[code], self._precision[code]
-        chance = _sigmoid(terms @ weights)
+        count = len(outcome)
+        kept = (1 - 1 / _MEMORY) ** count
+        weights = self.weights[code]
+        chance = 1 / (1 + np.exp(-terms @ weights))
+        error = outcome - chance
+        self.brier[code] += (1 - (1 - _BRIER_SHARE) ** count) * (error @ error / count - self.brier[code])
         curvature = np.maximum(chance * (1 - chance), 0.01)
-        precision = kept * precision + terms.T @ (curvature[:, None] * terms)
-        precision[np.diag_indices(_NUM_TERMS)] += (1 - kept) * _PRIOR_PRECISION
-        slope = terms.T @ (outcome - chance) - (1 - kept) * _PRIOR_PRECISION * (weights - _PRIOR)
-        self.weights[code] = np.clip(weights + np.linalg.solve(precision, slope), -8, 8)
+        precision = kept * self._precision[code] + terms.T @ (curvature[:, None] * terms)
+        precision[np.diag_indices(NUM_TERMS)] += (1 - kept) * _PRIOR_PRECISION
+        slope = terms.T @ error - (1 - kept) * _PRIOR_PRECISION * (weights - _PRIOR)
+        weights = weights + np.linalg.solve(precision, slope)
+        self.weights[code] = np.clip(weights, -_MAX_WEIGHT, _MAX_WEIGHT)
         self._precision[code] = precision
-        self.num_observed[code] = kept * self.num_observed[code] + len(outcome)
+        self.num_observed[code] = kept * self.num_observed[code] + count
+
+    def _spread(self) -> np.ndarray:
+        """Returns constant and prices of the terms for each source and phase: [5, keys]."""
+        by_phase = np.zeros((len(SOURCES), len(PHASES)))
+        by_phase[:, 1:] = self.weights[:, PHASE:RECENT]
+        constant = (self.weights[:, :1] + by_phase).ravel()
+        others = self.weights[:, [MATCH, RECENT, LOGIT, POSITION]].T
+        return np.vstack([constant, np.repeat(others, len(PHASES), axis=1)])
 
     def state(self) -> dict[str, Any]:
         """Returns what was learnt."""
@@ -127,53 +124,20 @@ class Calibration:
                 "brier": float(self.brier[code]),
                 "num_observed": float(self.num_observed[code]),
             }
-            for source, code in _CODE.items()
+            for code, source in enumerate(SOURCES)
         }
 
     def restore(self, state: Mapping[str, Any], decay: float) -> None:
         """Takes up what was learnt, at a part of its weight."""
-        for source, code in _CODE.items():
-            item = state.get(source)
-            if not isinstance(item, Mapping):
-                raise ValueError(f"{source} is missing")
-            precision = np.array(numbers(item, "precision", _NUM_TERMS**2)).reshape(_NUM_TERMS, _NUM_TERMS)
+        for code, source in enumerate(SOURCES):
+            item = table(state, source)
+            precision = np.array(numbers(item, "precision", NUM_TERMS**2)).reshape(NUM_TERMS, NUM_TERMS)
             if not np.allclose(precision, precision.T) or np.linalg.eigvalsh(precision)[0] <= 0:
-                raise ValueError(f"{source}: precision is not positive")
-            self.weights[code] = numbers(item, "weights", _NUM_TERMS, least=-8, most=8)
+                raise ValueError(f"precision of {source} is not positive")
+            weights = numbers(item, "weights", NUM_TERMS, least=-_MAX_WEIGHT, most=_MAX_WEIGHT)
+            self.weights[code] = weights
             self._precision[code] = decay * precision + (1 - decay) * np.diag(_PRIOR_PRECISION)
             self.brier[code] = number(item, "brier", least=0, most=1)
             self.num_observed[code] = decay * number(item, "num_observed", least=0)
-
-
-def _draft_terms(record: Record, offer: Offer) -> tuple[float, ...]:
-    known = record.by_source.get(offer.source)
-    recent = known.recent if known is not None else 0.0
-    return (1.0, min(offer.match_length, 64).bit_length() / 3 - 1, *_PHASE_TERMS[offer.phase], recent)
-
-
-def _rows(
-    table: Table, slots: np.ndarray, num_verified: np.ndarray, num_accepted: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the observed tokens: source, terms, the chance as it was given, and whether accepted."""
-    num_observed = np.minimum(num_accepted + 1, num_verified)
-    draft = np.repeat(np.arange(len(slots)), num_observed)
-    place = np.arange(len(draft)) - np.repeat(np.cumsum(num_observed) - num_observed, num_observed)
-    slot = slots[draft]
-    logit, log_position = table.logit[slot, place], _log_position(table.logit.shape[1])[place]
-    terms = np.column_stack([table.terms[slot], logit, log_position])
-    return table.source[slot], terms, table.chance[slot, place], place < num_accepted[draft]
-
-
-def _logit(chance: np.ndarray) -> np.ndarray:
-    """The logit; whatever a drafter sends, NaN too, becomes a number within bounds."""
-    with np.errstate(all="ignore"):
-        values = np.log(chance / (1 - chance))
-    return np.nan_to_num(np.clip(values, -_MAX_LOGIT, _MAX_LOGIT), nan=-_MAX_LOGIT)
-
-
-def _sigmoid(score: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-score))
-
-
-def _log_position(count: int) -> np.ndarray:
-    return np.log1p(np.arange(count))
+        self.trust = self.num_observed / (self.num_observed + _HALF_TRUST)
+        self._by_key = self._spread()

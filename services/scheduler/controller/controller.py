@@ -7,12 +7,13 @@ import numpy as np
 
 from services.scheduler.controller.allocation import Ranked, most_paying, rank
 from services.scheduler.controller.asking import Asking
-from services.scheduler.controller.calibration import Calibration, Table
+from services.scheduler.controller.calibration import Calibration
 from services.scheduler.controller.cost import CostModel
+from services.scheduler.controller.drafts_table import DraftsTable, lay_out
 from services.scheduler.controller.facts import SOURCES, ModelFacts, Offer, Settings, StepShape
 from services.scheduler.controller.probing import Probing
-from services.scheduler.controller.reading import table
-from services.scheduler.controller.record import Record
+from services.scheduler.controller.reading import table as read_table
+from services.scheduler.controller.record import Record, SourceRecord
 from services.scheduler.controller.waiting import Waiting
 
 VERSION = 1
@@ -20,8 +21,12 @@ HALF_LIFE_SECONDS = 86_400.0
 # Where the time of a step is known no better than so, as a part, trying teaches something.
 _DOUBTFUL = 0.05
 _BELIEVED = 0.8
+# A source's drafts that are not verified count against it once it is trusted so far.
+_TRUSTED = 0.5
 # In every so many steps the source that was verified least is preferred.
 _NUM_STEPS_PER_CHANGE = 64
+# No more outcomes than about this are learnt from per step, of a batch in turn.
+_NUM_LEARNT = 16
 # Prompts make progress whatever the target: in tiles of so many rows.
 _LEAST_PREFILL_ROWS = 16
 _OVERHEAD_SHARE = 0.05
@@ -46,14 +51,14 @@ class Controller:
         self.waiting = Waiting(self.settings.max_wait_seconds)
         self.probing = Probing()
         self.num_steps = 0
-        self.num_steps_by_length = [0] * (self.settings.max_num_draft_tokens + 1)
+        self.num_drafts_by_length = np.zeros(self.settings.max_num_draft_tokens + 1, dtype=int)
         self.waited_seconds = 0.0
         self._overhead_seconds = 0.0
         self._token_seconds = 0.0
         self._price_per_draft_token = 0.0
-        self._drafts: list[tuple[Record, Offer]] = []
-        self._table: Table | None = None
-        self._outcomes: list[tuple[int, int, int]] = []  # slot, verified, accepted
+        self._table: DraftsTable | None = None
+        self._rows: dict[int, int] = {}  # identity of an offer -> its row in the table
+        self._outcomes: list[tuple[Record, Offer, int, int]] = []  # verified, accepted
 
     def new_record(self) -> Record:
         """Begins the record of a sequence."""
@@ -77,15 +82,22 @@ class Controller:
         """
         if all(len(offers) == 1 for _, offers in choices):
             return [0] * len(choices)
-        flat = [(record, offer) for record, offers in choices for offer in offers]
-        found = self.calibration.table(flat, [len(offer.confidences) for _, offer in flat])
-        worth = np.cumprod(found.chance, axis=1).sum(axis=1)
+        offers = [offer for _, several in choices for offer in several]
+        known = [
+            self.asking.offered(record, offer.source) for record, several in choices for offer in several
+        ]
+        table = lay_out(known, offers, [len(offer.confidences) for offer in offers])
+        worth = np.cumprod(self.calibration.chances(table), axis=1).sum(axis=1)
         if self.num_steps % _NUM_STEPS_PER_CHANGE == 0:
-            worth = -self.calibration.num_observed[found.source]
+            worth = -self.calibration.num_observed[table.source]
         result, end = [], 0
-        for _, offers in choices:
-            begin, end = end, end + len(offers)
+        for _, several in choices:
+            begin, end = end, end + len(several)
             result.append(int(np.argmax(worth[begin:end])))
+            # What another source does better was asked of this one in vain.
+            for place in range(begin, end):
+                if place != begin + result[-1]:
+                    self.asking.settle(known[place], offers[place].source, 0.0)
         return result
 
     def allocate(
@@ -101,14 +113,17 @@ class Controller:
         self._table = None
         if num_positions <= 0 or not self.cost.is_ready:
             return [0] * len(drafts)
-        self._drafts = [(record, offer) for record, offer, _ in drafts]
-        self._table = self.calibration.table(self._drafts, lengths)
-        survival = np.cumprod(self._table.chance, axis=1)
+        offered = self.asking.offered
+        known = [offered(record, offer.source) for record, offer, _ in drafts]
+        table = lay_out(known, [offer for _, offer, _ in drafts], lengths)
+        survival = np.cumprod(self.calibration.chances(table), axis=1)
         ranked = rank(survival, num_positions)
-        believed = ranked.totals(survival * self.calibration.trust[self._table.source][:, None])
-        counts = ranked.counts(self._choose(shape, ranked, believed), len(drafts)).tolist()
-        self._note_allocation(counts)
-        return counts
+        believed = ranked.totals(survival * self.calibration.trust[table.source][:, None])
+        counts = ranked.counts(self._choose(shape, ranked, believed), len(drafts))
+        self._table = table
+        self._rows = {id(offer): row for row, (_, offer, _) in enumerate(drafts)}
+        self._note_lengths(known, drafts, counts)
+        return counts.tolist()
 
     def _choose(self, shape: StepShape, ranked: Ranked, believed: np.ndarray) -> int:
         """Returns how many positions to verify: what pays beyond doubt, or what is worth trying."""
@@ -134,15 +149,17 @@ class Controller:
         )
         return chosen
 
-    def _note_allocation(self, counts: Sequence[int]) -> None:
+    def _note_lengths(
+        self, known: list[SourceRecord], drafts: Sequence[tuple[Record, Offer, int]], counts: np.ndarray
+    ) -> None:
         """Notes lengths, and the drafts that are not worth verifying: their questions won nothing."""
-        trust = self.calibration.trust
-        trusted = {source: bool(trust[code] > 0.5) for code, source in enumerate(SOURCES)}
-        for slot, ((record, offer), count) in enumerate(zip(self._drafts, counts, strict=True)):
-            record.slot = slot
-            self.num_steps_by_length[min(count, len(self.num_steps_by_length) - 1)] += 1
-            if not count and trusted[offer.source]:
-                self.asking.settle(self.asking.record(record, offer.source), offer.source, 0.0)
+        lengths = np.bincount(np.minimum(counts, self.settings.max_num_draft_tokens))
+        self.num_drafts_by_length[: len(lengths)] += lengths
+        every = _every(len(drafts))
+        for row in range(self.num_steps % every, len(drafts), every):
+            source = drafts[row][1].source
+            if not counts[row] and self.calibration.trust[SOURCES.index(source)] > _TRUSTED:
+                self.asking.settle(known[row], source, 0.0)
 
     def prefill_rows(self, shape: StepShape, max_num_rows: int) -> int:
         """Returns how many further prompt rows, up to `max_num_rows`, keep the step within the target.
@@ -167,14 +184,11 @@ class Controller:
 
         `overhead_seconds` is what passed since the step before it, waiting for drafts left out.
         """
-        outcomes, self._outcomes = self._outcomes, []
-        if outcomes and self._table is not None:
-            self.calibration.note(self._table, *zip(*outcomes, strict=True))
+        num_accepted = self._learn()
         self.num_steps += 1
         if seconds <= 0 or shape.num_rows <= 0:
             return
         self.cost.note(shape, seconds, num_distinct_experts)
-        num_accepted = sum([accepted for _, _, accepted in outcomes])
         self.probing.settle(seconds, max(1, shape.num_sequences) + num_accepted)
         self.probing.earn(seconds)
         self._overhead_seconds += _OVERHEAD_SHARE * (min(overhead_seconds, seconds) - self._overhead_seconds)
@@ -184,18 +198,30 @@ class Controller:
 
     def note_draft(self, record: Record, offer: Offer, num_verified: int, num_accepted: int) -> None:
         """Learns from a draft that was verified; before `note_step`."""
-        known = self.asking.record(record, offer.source)
-        known.note(num_accepted, min(num_accepted + 1, num_verified))
-        won = num_accepted - num_verified * self._price_per_draft_token
-        self.asking.settle(known, offer.source, won)
-        slot = record.slot
-        if self._table is not None and slot < len(self._drafts) and self._drafts[slot][1] is offer:
-            self._outcomes.append((slot, num_verified, num_accepted))
+        self._outcomes.append((record, offer, num_verified, num_accepted))
+
+    def _learn(self) -> int:
+        """Learns from the drafts of a step, of many from some in turn; returns how many were accepted."""
+        outcomes, self._outcomes = self._outcomes, []
+        num_accepted = sum([outcome[3] for outcome in outcomes])
+        every = 1 if self.calibration.is_new else _every(len(outcomes))
+        rows = []
+        for record, offer, verified, accepted in outcomes[self.num_steps % every :: every]:
+            known = self.asking.record(record, offer.source)
+            known.note(accepted, min(accepted + 1, verified))
+            self.asking.settle(known, offer.source, accepted - verified * self._price_per_draft_token)
+            if (row := self._rows.get(id(offer))) is not None:
+                rows.append((row, verified, accepted))
+        if rows and self._table is not None:
+            self.calibration.note(self._table, rows)
+        self._table, self._rows = None, {}
+        return num_accepted
 
     def note_phase(self, record: Record, phase: str) -> None:
         """Notes that the sequence has entered a phase: its text may have become predictable."""
-        record.phase = phase
-        self.asking.note_phase(record)
+        if phase != record.phase:
+            record.phase = phase
+            self.asking.ask_again(record)
 
     def note_question(self, record: Record, sources: Sequence[str]) -> None:
         """Notes that these sources were asked for the sequence."""
@@ -243,7 +269,12 @@ class Controller:
             if state.get("version") != VERSION:
                 raise ValueError(f"version is {state.get('version')!r:.50}, not {VERSION}")
             for name in ("cost", "calibration", "asking"):
-                getattr(self, name).restore(table(state, name), decay)
+                getattr(self, name).restore(read_table(state, name), decay)
         except ValueError:
             self._begin()
             raise
+
+
+def _every(count: int) -> int:
+    """Returns of how many things one is looked at, so that about `_NUM_LEARNT` are."""
+    return max(1, -(-count // _NUM_LEARNT))

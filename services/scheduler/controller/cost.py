@@ -2,22 +2,18 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from services.scheduler.controller import prices
 from services.scheduler.controller.facts import ModelFacts, StepShape
 from services.scheduler.controller.overlap import Overlap
-from services.scheduler.controller.reading import number
-from services.scheduler.controller.shapes_seen import ShapesSeen, sequence_bucket
+from services.scheduler.controller.reading import number, table
+from services.scheduler.controller.shapes_seen import GRID, ShapesSeen, cell_of, cells_of_rows
 
-# Rows beyond this have a price of their own: a prompt says little of what a draft costs.
-_MANY_ROWS = 128
-# Before anything else is known, of a step's time: itself, rows, rows beyond, sequences, context, experts.
-_PRIOR_SHARES = np.array([0.5, 0.15, 0.0, 0.05, 0.05, 0.25])
-_RIDGE = 0.3
-_MAX_FIT_WEIGHT = 20.0
-# What a cell tells of the next one, and the most weight that has.
+# What a cell tells of the next one, and the most weight that has; and the weight of knowing nothing.
 _NEIGHBOUR = 0.35
 _MAX_NEIGHBOUR_WEIGHT = 4.0
 _DOUBT = 0.5
@@ -25,9 +21,21 @@ _DOUBT = 0.5
 _UNKNOWN = 0.3
 _TRUSTED_WEIGHT = 4.0
 _LEAST_NOISE = 0.02
-_NUM_STEPS_PER_FIT = 8
+# Fits come after every step of a shape that is little known, and else ever more seldom up to this.
+_MAX_NUM_STEPS_PER_FIT = 32
 _ERROR_SHARE = 0.02
 _SPEED_SHARE = 0.05
+# Curves are computed for so many rows at least.
+_LEAST_NUM_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Steps of one number of sequences with 1, 2, ... rows, at normal speed."""
+
+    seconds: np.ndarray  # without context
+    per_context_token: np.ndarray
+    doubt: np.ndarray  # relative standard error
 
 
 class CostModel:
@@ -45,88 +53,97 @@ class CostModel:
         self._seen = ShapesSeen()
         self._log_speed = 0.0
         self._num_steps = 0
-        self._prices = np.zeros(len(_PRIOR_SHARES))
-        self._residual = np.zeros_like(self._seen.weight)
-        self._evidence = np.zeros_like(self._seen.weight)
-        rows, columns = (_kernel(count) for count in self._seen.weight.shape)
-        self._kernels = rows, columns
+        self._prices = np.zeros(len(prices.features(*np.zeros((4, 1)))[0]))
+        self._residual, self._evidence = np.zeros(GRID), np.zeros(GRID)
+        self._kernels = _kernel(GRID[0]), _kernel(GRID[1])
+        self._curves: dict[int, Curve] = {}
 
     @property
     def is_ready(self) -> bool:
         """Whether any step was seen."""
-        return bool(self._prices.any())
+        return bool(self._seen.means)
 
     def predict(self, shape: StepShape, num_further_rows: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns seconds and their relative standard error with 0, 1, ... further rows; never falling."""
-        num_rows = np.arange(shape.num_rows, shape.num_rows + num_further_rows + 1)
-        row_prices = self._prices[1:3]
-        few = np.minimum(num_rows, _MANY_ROWS)
-        seconds = few * row_prices[0] + (num_rows - few) * row_prices[1]
-        seconds += self._prices[0] + self._prices[3] * shape.num_sequences
-        seconds += self._prices[4] * shape.num_context_tokens
-        if self._prices[5]:
-            seconds += self._prices[5] * self.overlap.expected(max(1, shape.num_sequences), num_rows)
-        cells = self._seen.row_buckets(num_rows), sequence_bucket(shape.num_sequences)
-        seconds *= math.exp(self._log_speed) * (1 + self._residual[cells])
-        known = self._evidence[cells] / self.noise**2 + 1 / _UNKNOWN**2
-        return np.maximum.accumulate(seconds), 1 / np.sqrt(known)
+        begin, end = shape.num_rows - 1, shape.num_rows + num_further_rows
+        curve = self._curve(shape.num_sequences, end)
+        seconds = curve.seconds[begin:end] + shape.num_context_tokens * curve.per_context_token[begin:end]
+        seconds *= math.exp(self._log_speed)
+        return np.maximum.accumulate(seconds), curve.doubt[begin:end]
 
     def note(self, shape: StepShape, seconds: float, num_distinct_experts: Sequence[int]) -> None:
         """Learns from a step."""
         if num_distinct_experts and shape.num_sequences:
-            mean = sum(num_distinct_experts) / len(num_distinct_experts)
-            self.overlap.note(shape.num_sequences, shape.num_rows, mean)
-        cell = self._seen.cell(shape)
-        weight, seen = self._seen.weight[cell], seconds / math.exp(self._log_speed)
-        anew = False
-        if weight >= _TRUSTED_WEIGHT:
-            seen = self._note_error(shape, seconds)
-        elif self.is_ready:
-            # A first step may have been held up; a later one that is much faster takes its place.
-            anew = bool(weight) and seen < self._seen.seconds[cell] / 1.5
-            seen = min(seen, 3 * self._expected(shape) / math.exp(self._log_speed))
-        self._seen.note(cell, shape, seen, anew=anew)
+            mean_experts = sum(num_distinct_experts) / len(num_distinct_experts)
+            self.overlap.note(shape.num_sequences, shape.num_rows, mean_experts)
+        mean = self._seen.at(cell_of(shape))
+        speed = math.exp(self._log_speed)
+        is_trusted = mean.weight >= _TRUSTED_WEIGHT
+        if is_trusted:
+            normal = self._note_error(self._expected(shape), seconds) / speed
+        else:
+            normal = seconds / speed
+            if self._prices.any():
+                normal = min(normal, 3 * self._expected(shape) / speed)
+            if normal < mean.seconds / 1.5:  # The first one may have been held up: this takes its place.
+                mean.weight = 0.0
+        mean.add(shape, normal)
         self._num_steps += 1
-        if weight < _TRUSTED_WEIGHT or self._num_steps % _NUM_STEPS_PER_FIT == 0:
+        if not is_trusted or self._num_steps % min(_MAX_NUM_STEPS_PER_FIT, 1 + self._num_steps // 8) == 0:
             self._fit()
 
     def _expected(self, shape: StepShape) -> float:
-        return float(self.predict(shape, 0)[0][0])
+        curve, row = self._curve(shape.num_sequences, shape.num_rows), shape.num_rows - 1
+        seconds = curve.seconds[row] + shape.num_context_tokens * curve.per_context_token[row]
+        return float(seconds) * math.exp(self._log_speed)
 
-    def _note_error(self, shape: StepShape, seconds: float) -> float:
-        """Follows noise and speed; returns the step's time at normal speed, no further off than noise is."""
-        expected = self._expected(shape)
+    def _note_error(self, expected: float, seconds: float) -> float:
+        """Follows noise and speed; returns the step's time, no further off than noise is."""
         error = seconds / expected - 1
         self.noise += _ERROR_SHARE * (1.25 * min(abs(error), 4 * self.noise) - self.noise)
         self.noise = max(self.noise, _LEAST_NOISE)
         bound = 3 * self.noise
-        normal = expected / math.exp(self._log_speed)
         # The speed is pulled back to 1, so that what lasts ends up in the cells.
         self._log_speed += _SPEED_SHARE * min(bound, max(-bound, math.log1p(max(error, -0.9))))
         self._log_speed *= 0.998
-        return normal * (1 + min(bound, max(-bound, error)))
+        return expected * (1 + min(bound, max(-bound, error)))
+
+    def _curve(self, num_sequences: int, num_rows: int) -> Curve:
+        """Returns the curve up to so many rows at least; it is kept until the next fit."""
+        curve = self._curves.get(num_sequences)
+        if curve is None or len(curve.seconds) < num_rows:
+            most = max(_LEAST_NUM_ROWS, 1 << (num_rows - 1).bit_length())
+            curve = self._curves[num_sequences] = self._draw(num_sequences, most)
+        return curve
+
+    def _draw(self, num_sequences: int, num_rows: int) -> Curve:
+        rows = np.arange(1.0, num_rows + 1)
+        sequences, zeros = np.full(num_rows, float(num_sequences)), np.zeros(num_rows)
+        # A prompt's row less than one per sequence does not make a token less independent than it is.
+        experts = self.overlap.expected(np.clip(rows, 1, max(1, num_sequences)), rows)
+        seconds = prices.features(rows, sequences, zeros, experts) @ self._prices
+        cells = cells_of_rows(num_rows, num_sequences)
+        factor = 1 + self._residual[cells]
+        known = self._evidence[cells] / self.noise**2 + 1 / _UNKNOWN**2
+        return Curve(seconds * factor, self._prices[prices.CONTEXT] * factor, 1 / np.sqrt(known))
 
     def _fit(self) -> None:
         self._seen.age()
-        cells = self._seen.occupied()
-        features, seconds = self._features(cells), self._seen.seconds[cells]
-        weight = np.minimum(self._seen.weight[cells], _MAX_FIT_WEIGHT)
-        self._prices = _fit_prices(features, seconds, weight)
-        residual = np.zeros_like(self._residual)
-        residual[cells] = seconds / (features @ self._prices) - 1
-        self._share(residual)
-
-    def _features(self, cells: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        num_rows, num_sequences, num_context_tokens = self._seen.shape[cells].T
+        self._curves = {}
+        if not self._seen.means:
+            return
+        cells, (weight, seconds, num_rows, num_sequences, num_context_tokens) = self._seen.arrays()
         experts = self.overlap.expected(np.maximum(1, num_sequences), num_rows)
-        few = np.minimum(num_rows, _MANY_ROWS)
-        columns = [np.ones(len(few)), few, num_rows - few, num_sequences, num_context_tokens, experts]
-        return np.stack([np.asarray(column, dtype=float) for column in columns], axis=1)
+        features = prices.features(num_rows, num_sequences, num_context_tokens, experts)
+        self._prices = prices.fit(features, seconds, weight)
+        weights, residual = np.zeros(GRID), np.zeros(GRID)
+        weights[cells] = weight
+        residual[cells] = seconds / (features @ self._prices) - 1
+        self._share(weights, residual)
 
-    def _share(self, residual: np.ndarray) -> None:
+    def _share(self, weight: np.ndarray, residual: np.ndarray) -> None:
         """Smooths the residuals: a cell's own steps first, then its neighbours', then none at all."""
         rows, columns = self._kernels
-        weight = self._seen.weight
         lent = np.minimum(weight, _MAX_NEIGHBOUR_WEIGHT)
         own = weight - lent  # the kernels are 1 on their diagonal: a cell lends to itself too
         self._evidence = own + rows @ lent @ columns
@@ -140,33 +157,11 @@ class CostModel:
     def restore(self, state: Mapping[str, Any], decay: float) -> None:
         """Takes up what was learnt, at a part of its weight."""
         self.noise = number(state, "noise", least=_LEAST_NOISE, most=10)
-        self.overlap.restore(state["overlap"], decay)
+        self.overlap.restore(table(state, "overlap"), decay)
         self._seen.restore(state, decay)
-        if len(self._seen.occupied()[0]):
-            self._fit()
+        self._fit()
 
 
 def _kernel(count: int) -> np.ndarray:
     places = np.arange(count)
     return _NEIGHBOUR ** np.abs(places[:, None] - places)
-
-
-def _fit_prices(features: np.ndarray, seconds: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Least squares on relative errors, drawn to the prior shares of the mean step, none negative."""
-    mean = np.average(features, axis=0, weights=weight)
-    mean_seconds = np.average(seconds, weights=weight)
-    scale = np.maximum(mean, 1e-9) / mean_seconds  # prices times this are shares
-    relative = features / seconds[:, None] / scale
-    matrix = relative.T @ (weight[:, None] * relative)
-    vector = relative.T @ weight
-    matrix[np.diag_indices_from(matrix)] += _RIDGE
-    vector += _RIDGE * _PRIOR_SHARES
-    shares = np.zeros(len(vector))
-    free = mean > 0
-    while free.any():
-        shares[:] = 0
-        shares[free] = np.linalg.solve(matrix[np.ix_(free, free)], vector[free])
-        if shares.min() >= 0:
-            break
-        free &= shares > 0
-    return shares / scale

@@ -14,8 +14,8 @@ _STEP_SHARE = 0.05
 class Probing:
     """Pays for probes, so that all of them together cost no more than they may.
 
-    The predicted loss is laid down before the step, and what it really lost is paid after it; it may have won.
-    A probe of what is known to lose, to see whether it still does, waits twice as long after each one.
+    The predicted loss is laid down before the step, and what it really lost is paid after it; it may have
+    won. A probe of what is known to lose, to see whether it still does, waits twice as long after each one.
     """
 
     def __init__(self) -> None:

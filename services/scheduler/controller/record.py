@@ -16,17 +16,15 @@ class SourceRecord:
     is_open: bool = False  # asked, and nothing came of it yet
     num_accepted: float = 0.0
     num_observed: float = 0.0
-
-    @property
-    def recent(self) -> float:
-        """The logit of its acceptance of late, drawn to one half: 0 where nothing is known."""
-        return math.log((self.num_accepted + 1) / (self.num_observed - self.num_accepted + 1))
+    # The logit of its acceptance of late, drawn to one half: 0 where nothing is known.
+    recent: float = 0.0
 
     def note(self, num_accepted: int, num_observed: int) -> None:
         """Takes in the tokens of a draft up to the first wrong one."""
         kept = _KEPT**num_observed
         self.num_accepted = kept * self.num_accepted + num_accepted
         self.num_observed = kept * self.num_observed + num_observed
+        self.recent = math.log((self.num_accepted + 1) / (self.num_observed - self.num_accepted + 1))
 
 
 @dataclass(slots=True)
@@ -35,4 +33,3 @@ class Record:
 
     phase: str = "text"
     by_source: dict[str, SourceRecord] = field(default_factory=dict)
-    slot: int = 0  # its draft's place in the latest allocation

@@ -1,6 +1,8 @@
 """The shapes of steps that were seen, and how long each took: a grid of rows by sequences."""
 
+from bisect import bisect_left
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,12 +37,38 @@ ROW_ENDS = (
     4096,
 )
 SEQUENCE_ENDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+GRID = len(ROW_ENDS) + 1, len(SEQUENCE_ENDS) + 1
 # A cell is a mean over about so many steps of late.
 _MAX_WEIGHT = 100.0
-# Cells that are not seen any more count less with every fit.
+# Cells that are not seen any more count less with every fit, and are forgotten in the end.
 _AGEING = 0.998
 _LEAST_WEIGHT = 0.05
-_NUM_FIELDS = 4
+
+Cell = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Mean:
+    """The mean of the steps of one cell."""
+
+    weight: float = 0.0
+    seconds: float = 0.0
+    num_rows: float = 0.0
+    num_sequences: float = 0.0
+    num_context_tokens: float = 0.0
+
+    def add(self, shape: StepShape, seconds: float) -> None:
+        """Takes in a step."""
+        self.weight = min(self.weight, _MAX_WEIGHT - 1) + 1
+        share = 1 / self.weight
+        self.seconds += share * (seconds - self.seconds)
+        self.num_rows += share * (shape.num_rows - self.num_rows)
+        self.num_sequences += share * (shape.num_sequences - self.num_sequences)
+        self.num_context_tokens += share * (shape.num_context_tokens - self.num_context_tokens)
+
+    def values(self) -> list[float]:
+        """Returns weight, seconds, rows, sequences and context."""
+        return [self.weight, self.seconds, self.num_rows, self.num_sequences, self.num_context_tokens]
 
 
 class ShapesSeen:
@@ -51,43 +79,30 @@ class ShapesSeen:
     """
 
     def __init__(self) -> None:
-        size = (len(ROW_ENDS) + 1, len(SEQUENCE_ENDS) + 1)
-        self._row_buckets = np.searchsorted(ROW_ENDS, np.arange(ROW_ENDS[-1] + 2))
-        self.weight = np.zeros(size)
-        self.seconds = np.zeros(size)
-        self.shape = np.zeros((*size, _NUM_FIELDS - 1))  # mean rows, sequences, context
+        self.means: dict[Cell, Mean] = {}
 
-    def row_buckets(self, num_rows: np.ndarray) -> np.ndarray:
-        """Returns the bucket of each number of rows."""
-        return self._row_buckets[np.minimum(num_rows, ROW_ENDS[-1] + 1)]
-
-    def cell(self, shape: StepShape) -> tuple[int, int]:
-        """Returns where a shape belongs."""
-        row = int(self._row_buckets[min(shape.num_rows, ROW_ENDS[-1] + 1)])
-        return row, sequence_bucket(shape.num_sequences)
-
-    def note(self, cell: tuple[int, int], shape: StepShape, seconds: float, *, anew: bool = False) -> None:
-        """Takes a step into the mean of its cell, or begins that anew."""
-        weight = 0.0 if anew else self.weight[cell]
-        self.weight[cell] = weight = min(weight, _MAX_WEIGHT - 1) + 1
-        self.seconds[cell] += (seconds - self.seconds[cell]) / weight
-        means = self.shape[cell]
-        means += ((shape.num_rows, shape.num_sequences, shape.num_context_tokens) - means) / weight
+    def at(self, cell: Cell) -> Mean:
+        """Returns the mean of a cell, a new one if it was not seen."""
+        mean = self.means.get(cell)
+        if mean is None:
+            mean = self.means[cell] = Mean()
+        return mean
 
     def age(self) -> None:
         """Lets every cell count a little less."""
-        self.weight *= _AGEING
+        for cell, mean in list(self.means.items()):
+            mean.weight *= _AGEING
+            if mean.weight < _LEAST_WEIGHT:
+                del self.means[cell]
 
-    def occupied(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rows and columns of the cells that count."""
-        rows, columns = np.nonzero(self.weight > _LEAST_WEIGHT)
-        return rows, columns
+    def arrays(self) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+        """Returns the places of all cells in the grid, and their values: [values, cells]."""
+        rows, columns = np.array(list(self.means)).T
+        return (rows, columns), np.array([mean.values() for mean in self.means.values()]).T
 
     def state(self) -> list[list[float]]:
-        """Returns the cells that count."""
-        cells = self.occupied()
-        figures = np.column_stack([*cells, self.weight[cells], self.seconds[cells], self.shape[cells]])
-        return figures.tolist()
+        """Returns all cells."""
+        return [[*cell, *mean.values()] for cell, mean in self.means.items()]
 
     def restore(self, state: Mapping[str, Any], decay: float) -> None:
         """Takes up cells, at a part of their weight."""
@@ -95,17 +110,19 @@ class ShapesSeen:
         if not isinstance(cells, list):
             raise ValueError("cells is not a list")
         for item in cells:
-            row, column, weight, seconds, *means = numbers(
-                {"cell": item}, "cell", 4 + _NUM_FIELDS - 1, least=0
-            )
-            cell = int(row), int(column)
-            if cell[0] > len(ROW_ENDS) or cell[1] > len(SEQUENCE_ENDS) or not seconds:
+            row, column, weight, *values = numbers({"cell": item}, "cell", 7, least=0)
+            if row >= GRID[0] or column >= GRID[1] or row % 1 or column % 1 or min(values[:3]) <= 0:
                 raise ValueError(f"cell {item} is out of the grid")
-            self.weight[cell] = decay * min(weight, _MAX_WEIGHT)
-            self.seconds[cell] = seconds
-            self.shape[cell] = means
+            self.means[int(row), int(column)] = Mean(decay * min(weight, _MAX_WEIGHT), *values)
 
 
-def sequence_bucket(num_sequences: int) -> int:
-    """Returns the bucket of a number of sequences."""
-    return min(max(0, num_sequences - 1).bit_length(), len(SEQUENCE_ENDS))
+def cell_of(shape: StepShape) -> Cell:
+    """Returns where a shape belongs."""
+    return bisect_left(ROW_ENDS, shape.num_rows), bisect_left(SEQUENCE_ENDS, shape.num_sequences)
+
+
+def cells_of_rows(num_rows: int, num_sequences: int) -> tuple[np.ndarray, int]:
+    """Returns where 1, 2, ... rows of so many sequences belong."""
+    ends = np.minimum(ROW_ENDS, num_rows)
+    counts = np.diff(ends, prepend=0, append=num_rows)
+    return np.repeat(np.arange(GRID[0]), counts), bisect_left(SEQUENCE_ENDS, num_sequences)

@@ -36,7 +36,9 @@ class Optimizer:
         self.pool, self.matrices, others = pool, [], []
         for name, param in network.named_parameters():
             is_matrix = (
-                name.startswith(("layers.", "midlayer.")) and param.ndim >= 2 and not name.endswith(".gate")
+                name.startswith(("layers.", "midlayer.", "fc."))
+                and param.ndim >= 2
+                and not name.endswith(".gate")
             )
             (self.matrices if is_matrix else others).append(param)
         self.adam = torch.optim.AdamW(others, lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True)

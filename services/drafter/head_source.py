@@ -107,4 +107,4 @@ def _load(head_dir: Path, target_dir: Path, num_threads: int) -> DraftHead:
     try:
         return DraftHead.load(head_dir, target_dir)
     except ModelError as error:
-        raise ConfigError(f"OUTRIDER_DRAFTER_HEAD_DIR: {error}") from None
+        raise ConfigError(f"OUTRIDER_DRAFTER_HEAD_DIR or OUTRIDER_DRAFTER_TARGET_DIR: {error}") from None

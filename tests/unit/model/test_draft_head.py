@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from outrider.model.batch import ForwardBatch, Span, Tap
 from outrider.model.draft_head import DraftHead, FeatureProjection
 from outrider.model.errors import CheckpointError, ModelError
+from outrider.model.kv_cache import KVCache
 from outrider.model.transformer import Transformer
 from tests.unit.model.random_heads import PlainHead, head_config, id_maps, write_head
 from tests.unit.model.random_models import VOCAB_SIZE, deepseek_config, write_checkpoint
@@ -42,6 +43,12 @@ def target(target_dir):
 @pytest.fixture
 def head_dir(tmp_path):
     return write_head(tmp_path / "head", head_config())
+
+
+def tapped_of(model: Transformer, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
+    tapped = model.forward(batch, cache).tapped
+    assert tapped is not None
+    return tapped
 
 
 def token_ids_of(seed: int) -> list[int]:
@@ -151,13 +158,12 @@ def test_features_have_the_same_bits_whatever_is_computed_with_them(dtype, head_
         cache, parts = target.new_kv_cache(12, BLOCK_SIZE), []
         for first, end in pairwise(cuts):
             tap = Tap(rows=torch.arange(end - first), layers=projection.layers)
-            tapped = target.forward(batch_of(token_ids[first:end], first, tap), cache).tapped
-            assert tapped is not None
+            tapped = tapped_of(target, batch_of(token_ids[first:end], first, tap), cache)
             parts += [projection(row[None]) for row in tapped]
         return torch.cat(parts)
 
     tap = Tap(rows=torch.arange(NUM_TOKENS), layers=projection.layers)
-    whole = target.forward(batch_of(token_ids, tap=tap), target.new_kv_cache(12, BLOCK_SIZE)).tapped
+    whole = tapped_of(target, batch_of(token_ids, tap=tap), target.new_kv_cache(12, BLOCK_SIZE))
     assert torch.equal(features([0, 1, 17, 60, NUM_TOKENS]), projection(whole))
     plain = PlainHead(head_dir, target_dir).features(whole)
     assert relative_error(projection(whole), plain) < 0.02

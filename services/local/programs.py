@@ -46,13 +46,22 @@ def programs(settings: Settings) -> list[Program]:
 
 
 def _own_variables(settings: Settings, addresses: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    model = str(settings.model)
-    worker = {"MODEL_DIR": model}
-    drafter: dict[str, str] = {}
+    model, head = str(settings.model), settings.draft_head_directory
+    worker, drafter = {"MODEL_DIR": model}, {"SOURCES": ",".join(settings.drafter), "NUM_THREADS": "1"}
     scheduler = {
         "WORKER": addresses["worker"],
         "DRAFTER": addresses["drafter"] if settings.drafter else "",
+        "DRAFTER_SHARES_CORES": "true",
     }
+    if settings.draft_model_directory is not None:
+        drafter["MODEL_DIR"] = str(settings.draft_model_directory)
+    if head is not None:
+        worker["HEAD_DIR"] = drafter["HEAD_DIR"] = str(head)
+        drafter["TARGET_DIR"] = model
+    if settings.snapshot_directory is not None:
+        drafter["SNAPSHOT_DIR"] = str(settings.snapshot_directory)
+    if settings.scheduler_state_directory is not None:
+        scheduler["STATE_DIR"] = str(settings.scheduler_state_directory)
     gateway = {"MODEL_DIR": model, "SCHEDULERS": addresses["scheduler"]}
     return {"worker": worker, "drafter": drafter, "scheduler": scheduler, "gateway": gateway}
 

@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 
 from services.__main__ import parse
+from services.drafter.config import Config as DrafterConfig
 from services.local.child import StartError
-from services.local.programs import programs
+from services.local.programs import SERVICES, programs
 from services.local.settings import Settings
 from services.local.state import default_state, make_private
+from services.scheduler.config import Config as SchedulerConfig
+from tests.unit.deploy.configs import CONFIGS
 
 
 @pytest.fixture
@@ -56,6 +59,29 @@ def test_sources_lie_beside_the_model_unless_they_are_named(model: Path, tmp_pat
     settings, _ = parse(arguments)
     settings.check()
     assert (settings.draft_head_directory, settings.draft_model_directory) == (beside, elsewhere)
+
+
+def test_the_services_understand_what_they_are_told(model: Path, tmp_path: Path) -> None:
+    for source in ("draft-model", "draft-head"):
+        add_source(model / source)
+    arguments = ["--model", str(model), "--drafter", "suffix,model,head", "--state", str(tmp_path / "state")]
+    settings, _ = parse(arguments)
+    told = environments(settings)
+    worker, drafter, scheduler, gateway = (CONFIGS[name].from_env(told[name]) for name in SERVICES)
+    assert worker.model_dir == gateway.model_dir == drafter.target_dir == model
+    assert worker.head_dir == drafter.head_dir == model / "draft-head"
+    assert (drafter.sources, drafter.model_dir) == (("suffix", "model", "head"), model / "draft-model")
+    assert (drafter.snapshot_dir, scheduler.state_dir) == (
+        tmp_path / "state" / "drafter" / "mine",
+        tmp_path / "state" / "scheduler",
+    )
+    assert scheduler.drafter_shares_cores
+
+
+def test_nothing_is_kept_unless_it_is_said_where(model: Path) -> None:
+    told = environments(Settings(model=model))
+    assert DrafterConfig.from_env(told["drafter"]).snapshot_dir is None
+    assert SchedulerConfig.from_env(told["scheduler"]).state_dir is None
 
 
 def test_without_a_drafter_none_is_started(model: Path) -> None:

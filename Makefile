@@ -2,10 +2,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 PROTOS := $(wildcard protos/outrider/v1/*.proto)
 SETUP := .venv/.ready
+# The part in C++ is built again when it changes.
+NATIVE := .venv/.native
+NATIVE_SOURCES := $(wildcard native/*.py native/*.toml native/outrider_native/* native/src/*/*)
 
 .PHONY: setup demo test up lint protos bench clean
 
-setup: $(SETUP)
+setup: $(SETUP) $(NATIVE)
 
 # torch goes first and pinned: its dependants would otherwise pull a build for GPUs of several GB.
 $(SETUP): pyproject.toml constraints.txt
@@ -15,6 +18,11 @@ $(SETUP): pyproject.toml constraints.txt
 	@$(BIN)/pip install --quiet -c constraints.txt torch
 	@$(BIN)/pip install --quiet -c constraints.txt -e ".[serve,model,bench]" --group dev
 	@touch $(SETUP)
+
+$(NATIVE): $(SETUP) $(NATIVE_SOURCES)
+	@echo "building outrider-native"
+	@$(BIN)/pip install --quiet --force-reinstall --no-deps ./native
+	@touch $(NATIVE)
 
 demo: setup
 	$(BIN)/python -m services.demo
@@ -38,4 +46,4 @@ bench: setup
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv native/build native/*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The parts of outrider that are written in C++, one module for each."""

@@ -1,8 +1,8 @@
 """Trains the tiny model's draft head: python -m training.draft_head --out models/tiny/draft-head
 
 The head learns the distributions of the model itself, on the documents that the model was trained on, by
-training-time test (EAGLE-3, arXiv 2503.01840). One thread; the learning rate follows a cosine over the time of
-a core, so that a busy machine makes the run longer and not worse.
+training-time test (EAGLE-3, arXiv 2503.01840). One thread; the learning rate follows a cosine over the time
+of a core, so that a busy machine makes the run longer and not worse.
 """
 
 from __future__ import annotations

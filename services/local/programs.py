@@ -55,6 +55,7 @@ def _own_variables(settings: Settings, addresses: Mapping[str, str]) -> dict[str
     }
     if settings.draft_model_directory is not None:
         drafter["MODEL_DIR"] = str(settings.draft_model_directory)
+        drafter["TARGET_DIR"] = model
     if head is not None:
         worker["HEAD_DIR"] = drafter["HEAD_DIR"] = str(head)
         drafter["TARGET_DIR"] = model

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from services.scheduler.eviction import LeastRecentlyUsed
+from services.scheduler.eviction import Eviction, LeastRecentlyUsed
 
 
 class BlockPool:
@@ -15,14 +15,15 @@ class BlockPool:
                                                     --allocate-->  held, its hash forgotten
     """
 
-    def __init__(self, *, num_blocks: int, block_size: int) -> None:
+    def __init__(self, *, num_blocks: int, block_size: int, evictable: Eviction | None = None) -> None:
+        """`evictable`: what chooses the block that goes; unset: the least recently used goes."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._reference_counts = [0] * num_blocks
         self._hashes: list[bytes | None] = [None] * num_blocks
         self._published: dict[bytes, int] = {}
         self._empty = list(range(num_blocks - 1, -1, -1))
-        self._evictable = LeastRecentlyUsed()
+        self._evictable = LeastRecentlyUsed() if evictable is None else evictable
 
     @property
     def num_free_blocks(self) -> int:

@@ -2,6 +2,27 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from typing import Protocol
+
+
+class Eviction(Protocol):
+    """Holds the cached blocks that no sequence holds, and chooses which of them goes."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[int]: ...
+
+    def add(self, block_id: int) -> None:
+        """Takes a cached block that no sequence holds any more."""
+        ...
+
+    def remove(self, block_id: int) -> None:
+        """Lets go of a block that a sequence holds again."""
+        ...
+
+    def pop(self) -> int:
+        """Chooses the block to evict."""
+        ...
 
 
 class LeastRecentlyUsed:

@@ -1,5 +1,6 @@
 # One image per service: docker build --build-arg SERVICE=gateway -t outrider-gateway .
-# SERVICE is gateway, scheduler, worker or drafter; only the worker's image holds torch.
+# SERVICE is gateway, scheduler, worker or drafter. The worker's image holds torch; a drafter's does with
+# --build-arg EXTRAS=model, which a draft model or a draft head needs.
 FROM python:3.11-slim-bookworm AS build
 
 # Where pip looks, for builds that reach an index in another way than pip's default.
@@ -17,11 +18,16 @@ RUN python -m venv /opt/venv \
     && /opt/venv/bin/pip install -c constraints.txt ".[serve]"
 
 ARG SERVICE
-RUN case "$SERVICE" in \
-      worker) /opt/venv/bin/pip install -c constraints.txt ".[serve,model]" ;; \
-      gateway | scheduler | drafter) ;; \
-      *) echo "SERVICE must be gateway, scheduler, worker or drafter, is '$SERVICE'" >&2; exit 2 ;; \
+ARG EXTRAS
+RUN case "$SERVICE/$EXTRAS" in \
+      worker/ | drafter/model) /opt/venv/bin/pip install -c constraints.txt ".[serve,model]" ;; \
+      gateway/ | scheduler/ | drafter/) ;; \
+      *) echo "SERVICE must be gateway, scheduler, worker or drafter, and EXTRAS nothing or a drafter's model;" \
+           "they are '$SERVICE' and '$EXTRAS'" >&2; exit 2 ;; \
     esac
+# The drafter's memory is in C++; where there is no compiler, building it brings one.
+COPY native native
+RUN case "$SERVICE" in drafter) /opt/venv/bin/pip install ./native ;; esac
 
 COPY outrider outrider
 RUN /opt/venv/bin/pip install --no-deps --force-reinstall . \
@@ -30,18 +36,22 @@ RUN /opt/venv/bin/pip install --no-deps --force-reinstall . \
 COPY services/__init__.py /app/services/
 COPY services/$SERVICE /app/services/$SERVICE
 COPY models /app/models
-# Schedulers and drafters hold no model.
-RUN case "$SERVICE" in scheduler | drafter) python -c "import shutil; shutil.rmtree('/app/models')" ;; esac \
+# Schedulers and drafters of texts hold no model.
+RUN case "$SERVICE/$EXTRAS" in \
+      scheduler/ | drafter/) python -c "import shutil; shutil.rmtree('/app/models')" ;; \
+    esac \
     && /opt/venv/bin/python -m compileall -q /app
 
 
 FROM python:3.11-slim-bookworm
 
 ARG SERVICE
-# A container listens to its network. HOME is what a read-only container can write to.
+# A container listens to its network. HOME is what a read-only container can write to. Threads that wait must
+# not spin: they would take the cores of the process that they wait for.
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
+    OMP_WAIT_POLICY=PASSIVE \
     HOME=/tmp \
     SERVICE=$SERVICE \
     OUTRIDER_GATEWAY_HOST=0.0.0.0 OUTRIDER_GATEWAY_GRPC_PORT=50051 \
@@ -52,6 +62,8 @@ ENV PATH=/opt/venv/bin:$PATH \
 COPY --from=build /opt/venv /opt/venv
 COPY --from=build /app /app
 WORKDIR /app
+# For a volume that keeps what a drafter or a scheduler has learnt: an empty one takes over owner and mode.
+RUN install -d -o 10001 -g 10001 -m 0700 /var/lib/outrider
 USER 10001:10001
 
 HEALTHCHECK --interval=10s --timeout=10s --start-period=120s --retries=3 \

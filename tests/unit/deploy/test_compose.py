@@ -9,8 +9,10 @@ import yaml
 from tests.unit.deploy.configs import CONFIGS
 
 ROOT = Path(__file__).parents[3]
-IMAGE_ENVIRONMENT = dict(re.findall(r"(OUTRIDER_\w+)=(\S+)", (ROOT / "Dockerfile").read_text()))
-SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+IMAGE_ENVIRONMENT = dict(re.findall(r"(OUTRIDER_\w+)=(\S+)", DOCKERFILE))
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES = COMPOSE["services"]
 
 
 def seconds(duration: str) -> float:
@@ -38,6 +40,26 @@ def test_a_container_may_do_nothing_that_it_need_not(service) -> None:
     assert settings["security_opt"] == ["no-new-privileges:true"]
     assert settings["mem_limit"]
     assert settings["build"]["args"] == {"SERVICE": service}
+
+
+@pytest.mark.parametrize(
+    ("service", "variable"),
+    [("drafter", "OUTRIDER_DRAFTER_SNAPSHOT_DIR"), ("scheduler", "OUTRIDER_SCHEDULER_STATE_DIR")],
+)
+def test_what_is_learnt_lies_on_a_volume_of_its_own(service, variable) -> None:
+    directory = SERVICES[service]["environment"][variable]
+    (mount,) = SERVICES[service]["volumes"]
+    volume, _, path = mount.partition(":")
+    assert path == directory
+    assert volume in COMPOSE["volumes"]
+    others = [other for other in SERVICES.values() if other is not SERVICES[service]]
+    assert mount not in [mount for other in others for mount in other.get("volumes", ())]
+    # An empty volume takes over owner and mode of what the image has there.
+    assert f"install -d -o 10001 -g 10001 -m 0700 {directory}\nUSER 10001:10001" in DOCKERFILE
+
+
+def test_threads_that_wait_sleep() -> None:
+    assert re.search(r"^ENV [^#]*OMP_WAIT_POLICY=PASSIVE", DOCKERFILE, re.MULTILINE)
 
 
 def test_only_the_gateway_is_published_and_only_here() -> None:

@@ -108,6 +108,20 @@ def test_a_pod_may_do_nothing_that_it_need_not(service) -> None:
     assert container(service)["resources"]["limits"]["memory"]
 
 
+@pytest.mark.parametrize(
+    ("service", "variable"),
+    [("drafter", "OUTRIDER_DRAFTER_SNAPSHOT_DIR"), ("scheduler", "OUTRIDER_SCHEDULER_STATE_DIR")],
+)
+def test_what_is_learnt_lies_on_a_volume_of_its_pod(service, variable) -> None:
+    mounts = {mount["mountPath"]: mount for mount in container(service)["volumeMounts"]}
+    mount = mounts[environment(service)[variable]]
+    claims = {claim["metadata"]["name"] for claim in WORKLOADS[service]["spec"]["volumeClaimTemplates"]}
+    assert mount["name"] in claims
+    assert not mount.get("readOnly")
+    # Else every start gives the group the right to read what only the owner should.
+    assert pod(service)["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+
+
 @pytest.mark.parametrize("service", CONFIGS)
 def test_only_readiness_depends_on_peers(service) -> None:
     probes = container(service)

@@ -6,6 +6,8 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -28,6 +30,7 @@ from services.drafter.service import SERVICE, DrafterServicer
 from services.drafter.sources import load_sources
 
 TEXT = list(range(100, 200))
+TINY = Path(__file__).parents[2] / "models/tiny"
 
 
 class Scheduler:
@@ -69,14 +72,20 @@ def memory() -> SuffixMemory:
     return SuffixMemory(16 << 20)
 
 
-@pytest.fixture
-async def channel(memory: SuffixMemory) -> AsyncIterator[grpc.aio.Channel]:
+@asynccontextmanager
+async def serving(config: Config, memory: SuffixMemory) -> AsyncIterator[grpc.aio.Channel]:
     async with RpcServer(Listen(grpc_port=0, http_port=0, drain_seconds=0), service=SERVICE) as server:
-        servicer = DrafterServicer(load_sources(Config(), memory))
+        servicer = DrafterServicer(load_sources(config, memory))
         drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server.grpc)
         await server.start()
         async with connect(f"127.0.0.1:{server.grpc_port}") as channel:
             yield channel
+
+
+@pytest.fixture
+async def channel(memory: SuffixMemory) -> AsyncIterator[grpc.aio.Channel]:
+    async with serving(Config(), memory) as channel:
+        yield channel
 
 
 async def settled(memory: SuffixMemory, num_bytes: int) -> bool:
@@ -143,6 +152,30 @@ async def test_while_a_draft_is_verified_others_are_made_for_what_may_come(chann
     assert draft.base_length == len(base) + 3
     assert draft.base_hash == token_hash.extend(token_hash.EMPTY, [*base, *TEXT[10:13]])
     assert list(draft.token_ids) == TEXT[13:21]
+
+
+async def test_memory_and_draft_model_answer_one_request_each_with_drafts_of_its_own(memory) -> None:
+    config = Config(sources=("suffix", "model"), model_dir=TINY / "draft-model", target_dir=TINY)
+    text = [*range(20, 60), *range(20, 40)]
+    params = {"sampling": {"temperature": 0.0, "max_tokens": 100}}
+    async with serving(config, memory) as channel:
+        scheduler = Scheduler(channel)
+        request_id = await scheduler.send(
+            opened=[{"sequence_id": 1, "token_ids": text, "num_prompt_tokens": 60, "params": params}],
+            wanted=[{"sequence_id": 1, "base_length": 60, "max_num_tokens": 4}],
+        )
+        answers = [await scheduler.read(), await scheduler.read()]
+    assert scheduler.sources == [pb.DRAFT_SOURCE_SUFFIX, pb.DRAFT_SOURCE_MODEL]
+    assert [(answer.request_id, answer.complete) for answer in answers] == [
+        (request_id, False),
+        (request_id, True),
+    ]
+    for answer, source in zip(answers, scheduler.sources, strict=True):
+        (draft,), (time,) = answer.drafts, answer.times
+        assert draft.source == time.source == source
+        assert draft.base_hash == token_hash.extend(token_hash.EMPTY, text)
+        assert 0 < len(draft.token_ids) == len(draft.confidences) <= 4
+    assert list(answers[0].drafts[0].token_ids) == [40, 41, 42, 43]
 
 
 async def test_schedulers_share_the_memory_of_a_tenant_but_not_their_sequences(channel) -> None:
@@ -279,14 +312,19 @@ async def test_the_process_serves_reports_and_ends_on_sigterm() -> None:
     assert str(TEXT[:3])[1:-1] not in log.decode()
 
 
-async def test_a_wrong_setting_stops_the_start_and_is_named() -> None:
+@pytest.mark.parametrize(
+    ("settings", "at_fault"),
+    [
+        ({"MEMORY_BYTES": "lots"}, "OUTRIDER_DRAFTER_MEMORY_BYTES"),
+        # A directory without a checkpoint.
+        ({"SOURCES": "model", "MODEL_DIR": "tests", "TARGET_DIR": str(TINY)}, "OUTRIDER_DRAFTER_MODEL_DIR"),
+    ],
+)
+async def test_a_wrong_setting_stops_the_start_and_is_named(settings, at_fault) -> None:
+    environ = {f"OUTRIDER_DRAFTER_{name}": value for name, value in settings.items()}
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "services.drafter",
-        env=os.environ | {"OUTRIDER_DRAFTER_MEMORY_BYTES": "lots"},
-        stderr=asyncio.subprocess.PIPE,
+        sys.executable, "-m", "services.drafter", env=os.environ | environ, stderr=asyncio.subprocess.PIPE
     )
     _, log = await process.communicate()
     assert process.returncode == 2
-    assert "OUTRIDER_DRAFTER_MEMORY_BYTES" in log.decode()
+    assert log.decode().startswith(f"outrider drafter: {at_fault}")

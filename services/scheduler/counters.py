@@ -29,6 +29,8 @@ class Counters:
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+    # The time of steps, by the part of their rows that were drafts.
+    verification_seconds: float = 0.0
     drafts_by_source: dict[str, SourceCounts] = field(default_factory=dict)
     num_prefix_cache_queries: int = 0
     num_prefix_cache_hits: int = 0

@@ -13,6 +13,9 @@ SOURCES = {
     pb.DRAFT_SOURCE_HEAD: "head",
 }
 
+# Of one message no more are looked at: a drafter that floods costs no time either.
+MAX_NUM_DRAFTS = 4096
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
@@ -47,7 +50,7 @@ class Answer:
         """Reads a message."""
         drafts = [
             (item.sequence_id, item.base_hash, draft)
-            for item in message.drafts
+            for item in message.drafts[:MAX_NUM_DRAFTS]
             if (draft := _draft(item, bounds)) is not None
         ]
         return cls(

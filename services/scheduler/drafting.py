@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 
 import grpc
 
-from services.scheduler.ahead_time import AheadTime
+from services.scheduler.ahead import Ahead
 from services.scheduler.batch import Batch, BatchOutput, Features, GroupFacts
 from services.scheduler.config import Config
 from services.scheduler.controller import Controller, StepShape
@@ -19,6 +19,8 @@ from services.scheduler.sequence import FinishReason, Sequence, SequenceState
 # Of a prompt the draft head sees no more than its end.
 MAX_NUM_PROMPT_FEATURES = 1024
 BYTES_PER_FEATURE = 2
+# A head that is asked now and then needs what lies between the questions: it works from tokens in a row.
+NUM_STEPS_WITH_FEATURES = 16
 
 
 class Drafting:
@@ -35,7 +37,7 @@ class Drafting:
         self._max_draft_tokens = config.max_draft_tokens
         self._counters = counters
         self._kept = KeptDrafts()
-        self._ahead = AheadTime(shares_cores=config.drafter_shares_cores)
+        self._ahead = Ahead(shares_cores=config.drafter_shares_cores)
         self._round_trip_seconds = Recent()
         self._controller: Controller | None = None
         self._feature_bytes = 0
@@ -100,11 +102,14 @@ class Drafting:
             sequence = step.sequence
             if sequence.sources is None:
                 sequence.sources = self._sources(sequence)
-            step.wants_features = (
-                self._feature_bytes > 0
-                and "head" in sequence.sources
-                and step.num_tokens_after > sequence.num_tokens - MAX_NUM_PROMPT_FEATURES
-            )
+            if not self._feature_bytes:
+                continue
+            if "head" in sequence.sources:
+                sequence.num_steps_with_features = NUM_STEPS_WITH_FEATURES
+            is_near_end = step.num_tokens_after > sequence.num_tokens - MAX_NUM_PROMPT_FEATURES
+            if is_near_end and sequence.num_steps_with_features > 0:
+                sequence.num_steps_with_features -= 1
+                step.wants_features = True
 
     def follow(self, batch: Batch, step_seconds: float) -> None:
         """Tells the drafter what a step verifies that has just been sent."""
@@ -117,8 +122,9 @@ class Drafting:
             sequence = step.sequence
             if not sequence.sources:
                 continue
-            if step.chooses and ahead_seconds and sequence.num_useful_draft_tokens > 0:
-                news.verify(sequence, step.draft_token_ids, sequence.sources)
+            ahead = self._ahead.worthwhile(sequence.sources, step_seconds) if step.chooses else []
+            if ahead and ahead_seconds and sequence.num_useful_draft_tokens > 0:
+                news.verify(sequence, step.draft_token_ids, ahead)
             else:
                 news.tell(sequence)
         news.allow(ahead_seconds)
@@ -166,12 +172,11 @@ class Drafting:
             if self.drafter.news.knows(sequence_id):
                 self._kept.keep(sequence_id, base_hash, draft)
         if answer.drafts and not answer.request_id:
-            self._ahead.note(is_late=not self._is_step_in_flight)
-        if self._controller is not None:
-            for item in answer.times:
-                self._controller.note_answer(
-                    item.source, num_drafts=item.num_drafts, compute_seconds=item.compute_seconds
-                )
+            self._ahead.note_arrival(is_late=not self._is_step_in_flight)
+        for item in answer.times if self._controller is not None else ():
+            taken = {"num_drafts": item.num_drafts, "compute_seconds": item.compute_seconds}
+            self._ahead.note_time(item.source, **taken)
+            self.controller.note_answer(item.source, **taken)
 
     def _note_round_trip(self, seconds: float) -> None:
         self._round_trip_seconds.add(seconds)

@@ -25,7 +25,7 @@ class Learnt:
 
     def controller_for(self, facts: GroupFacts) -> Controller:
         """Returns the controller of a group: the same one, or one that begins with what its file holds."""
-        key = (facts.model, facts.numerics_id, facts.device, facts.experts)
+        key = (facts.model, facts.numerics_id, facts.device)
         if self._controller is None or key != self._key:
             self.save()
             self._key, self._path = key, self._path_for(facts)

@@ -148,6 +148,8 @@ class Scheduler:
         self.schedule.controller.note_step(
             shape, self.last_step_seconds, answer.num_distinct_experts, max(0.0, overhead)
         )
+        num_drafted = sum(len(step.draft_token_ids) for step in batch.steps)
+        self.counters.verification_seconds += self.last_step_seconds * num_drafted / shape.num_rows
         most = self.schedule.max_num_batched_tokens
         self.speed.add_step(seconds=self.last_step_seconds, num_rows=shape.num_rows, max_num_rows=most)
         metrics.observe_step(self.last_step_seconds, answer.num_distinct_experts)

@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +270,16 @@ async def test_each_sequence_is_a_span_of_the_request_that_it_belongs_to(channel
     assert span.attributes["outrider.num_tokens"] == 100
 
 
+@dataclass(kw_only=True)
+class Process:
+    """A drafter of its own; `log` is there when it has ended."""
+
+    child: asyncio.subprocess.Process
+    grpc_port: int
+    http_port: int
+    log: str = ""
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -288,28 +299,57 @@ async def until_serving(channel: grpc.aio.Channel) -> None:
         answer = await check(request, wait_for_ready=True, timeout=60)
 
 
-async def test_the_process_serves_reports_and_ends_on_sigterm() -> None:
-    grpc_port, http_port = free_port(), free_port()
-    environ = {"OUTRIDER_DRAFTER_GRPC_PORT": str(grpc_port), "OUTRIDER_DRAFTER_HTTP_PORT": str(http_port)}
-    process = await asyncio.create_subprocess_exec(
+@asynccontextmanager
+async def process(**settings: object) -> AsyncIterator[Process]:
+    """Runs a drafter, and ends it as Kubernetes does."""
+    ports = {"GRPC_PORT": free_port(), "HTTP_PORT": free_port()}
+    environ = {f"OUTRIDER_DRAFTER_{name}": str(value) for name, value in (ports | settings).items()}
+    child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "services.drafter", env=os.environ | environ, stderr=asyncio.subprocess.PIPE
     )
-    async with connect(f"127.0.0.1:{grpc_port}") as channel:
+    running = Process(child=child, **{name.lower(): port for name, port in ports.items()})
+    try:
+        yield running
+    finally:
+        child.send_signal(signal.SIGTERM)
+        _, log = await child.communicate()
+        running.log = log.decode()
+
+
+async def test_the_process_serves_reports_and_ends_on_sigterm() -> None:
+    async with process() as drafter, connect(f"127.0.0.1:{drafter.grpc_port}") as channel:
         await until_serving(channel)
-        scheduler = Scheduler(channel)
-        await scheduler.ask(
+        await Scheduler(channel).ask(
             opened=[{"sequence_id": number, "tenant": "a", "token_ids": TEXT} for number in (1, 2)],
             closed=[{"sequence_id": 1, "finished": True}],
             wanted=[{"sequence_id": 2, "base_length": 100, "max_num_tokens": 4}],
         )
         async with httpx.AsyncClient() as client:
-            metrics = (await client.get(f"http://127.0.0.1:{http_port}/metrics")).text
-        process.send_signal(signal.SIGTERM)
-        _, log = await process.communicate()
+            metrics = (await client.get(f"http://127.0.0.1:{drafter.http_port}/metrics")).text
     assert 'outrider_drafter_memory_bytes{tenant="a"}' in metrics
     assert 'outrider_drafter_num_drafts_total{source="suffix"} 1.0' in metrics
-    assert process.returncode == 0
-    assert str(TEXT[:3])[1:-1] not in log.decode()
+    assert drafter.child.returncode == 0
+    assert str(TEXT[:3])[1:-1] not in drafter.log
+
+
+async def test_what_was_learnt_is_kept_on_sigterm_and_known_after_the_next_start(tmp_path: Path) -> None:
+    async with process(SNAPSHOT_DIR=tmp_path) as drafter:
+        async with connect(f"127.0.0.1:{drafter.grpc_port}") as channel:
+            await until_serving(channel)
+            await Scheduler(channel).ask(
+                opened=[{"sequence_id": 1, "tenant": "a", "token_ids": TEXT}],
+                closed=[{"sequence_id": 1, "finished": True}],
+                wanted=[{"sequence_id": 1, "base_length": 100}],
+            )
+    assert drafter.child.returncode == 0
+    async with process(SNAPSHOT_DIR=tmp_path) as drafter:
+        async with connect(f"127.0.0.1:{drafter.grpc_port}") as channel:
+            await until_serving(channel)
+            wanted = [{"sequence_id": 1, "base_length": 10, "max_num_tokens": 3}]
+            (draft,) = await Scheduler(channel).ask(
+                opened=[{"sequence_id": 1, "tenant": "a", "token_ids": TEXT[:10]}], wanted=wanted
+            )
+    assert list(draft.token_ids) == TEXT[10:13]
 
 
 @pytest.mark.parametrize(

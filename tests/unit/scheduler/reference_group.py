@@ -4,10 +4,11 @@ The slot of a token in the cache holds the hash of all tokens up to it; a step t
 something else (a wrong block table, a stale block, a rejected draft left behind) fails.
 """
 
+import struct
 from dataclasses import dataclass, field
 
 from outrider import token_hash
-from outrider.v1 import sampling_pb2
+from outrider.v1 import features_pb2, sampling_pb2
 from outrider.v1 import worker_pb2 as pb
 
 
@@ -46,10 +47,12 @@ class ReferenceGroup:
     def __init__(
         self, *, num_blocks: int = 32, block_size: int = 4, vocab_size: int = 11,
         max_num_batched_tokens: int = 16, max_model_len: int = 1000, forces_tokens: bool = False,
+        feature_size: int = 0,
     ) -> None:  # fmt: skip
         self.opened = pb.SessionOpened(
             model="reference", numerics_id="reference-1", max_model_len=max_model_len, vocab_size=vocab_size,
             num_blocks=num_blocks, block_size=block_size, max_num_batched_tokens=max_num_batched_tokens,
+            feature_size=feature_size,
         )  # fmt: skip
         self.forces_tokens = forces_tokens
         self.num_rows = 0
@@ -74,7 +77,25 @@ class ReferenceGroup:
         self._check_writers(batch)
         # All rows are written before any token is chosen, as in one forward pass.
         answers = [self._compute(step) for step in batch.sequences]
-        return pb.BatchOutput(step_id=batch.step_id, outputs=[answer for answer in answers if answer])
+        features = [
+            self._features(step, answer)
+            for step, answer in zip(batch.sequences, answers, strict=True)
+            if step.wants_features
+        ]
+        outputs = [answer for answer in answers if answer]
+        return pb.BatchOutput(step_id=batch.step_id, outputs=outputs, features=features)
+
+    def _features(
+        self, step: pb.SequenceStep, answer: pb.SequenceOutput | None
+    ) -> features_pb2.SequenceFeatures:
+        """Returns a vector for each token that was computed and is kept: its position and its id."""
+        assert self.opened.feature_size == 2
+        first, num_accepted = step.num_computed_tokens, answer.tokens.num_accepted_tokens if answer else 0
+        token_ids = self.known[step.sequence_id].token_ids[first:][: step.num_new_tokens + num_accepted]
+        rows = b"".join(
+            struct.pack("<HH", position, token_id) for position, token_id in enumerate(token_ids, first)
+        )
+        return features_pb2.SequenceFeatures(sequence_id=step.sequence_id, offset=first, rows=rows)
 
     def _take(self, step: pb.SequenceStep) -> None:
         assert step.HasField("start") == (step.sequence_id not in self.known)

@@ -4,6 +4,7 @@ import pytest
 
 from outrider.rpc.errors import DeadlineExceeded, Internal, InvalidArgument, OutriderError
 from services.scheduler.batch import BatchOutput, SequenceOutput
+from services.scheduler.controller import Controller, ModelFacts, Settings, StepShape
 from services.scheduler.schedule import Schedule
 from services.scheduler.sequence import FinishReason, Sequence
 from tests.unit.scheduler.reference_group import ReferenceGroup, alone
@@ -13,9 +14,16 @@ VOCAB_SIZE = 11
 
 
 def begin(
-    group: ReferenceGroup, *sequences: Sequence, budget: int | None = None, max_num_seqs: int = 8
+    group: ReferenceGroup,
+    *sequences: Sequence,
+    budget: int | None = None,
+    max_num_seqs: int = 8,
+    controller: Controller | None = None,
 ) -> Schedule:
     schedule = make_schedule(group, budget=budget, max_num_seqs=max_num_seqs)
+    if controller is not None:
+        schedule = make_schedule(group, prefill_chunk=100)
+        schedule.controller = controller
     for sequence in sequences:
         schedule.add(sequence)
     return schedule
@@ -265,3 +273,59 @@ def test_the_group_forgets_ended_sequences_with_the_next_step() -> None:
     schedule.end(first, FinishReason.ABORTED)
     step(schedule, group)
     assert list(group.known) == [second.id]
+
+
+def test_beside_running_sequences_prompts_get_the_rows_that_keep_the_time_between_tokens() -> None:
+    make = SequenceMaker()
+    group = ReferenceGroup(num_blocks=200, max_num_batched_tokens=64)
+    settings = Settings(max_num_draft_tokens=4, inter_token_target_seconds=0.025)
+    schedule = begin(group, make([1]), controller=slow_by_rows(settings))
+    step(schedule, group)
+    long = make([2] * 200, max_num_tokens=210)
+    schedule.add(long)
+    batch = step(schedule, group)
+    # A row takes a millisecond.
+    assert batch.steps[1].sequence is long
+    assert 16 <= batch.steps[1].num_new_tokens <= 28
+
+
+def test_a_prompt_alone_gets_all_rows_whatever_the_time_between_tokens_is_to_be() -> None:
+    group = ReferenceGroup(num_blocks=200, max_num_batched_tokens=64)
+    settings = Settings(max_num_draft_tokens=4, inter_token_target_seconds=0.025)
+    sequence = SequenceMaker()([2] * 200, max_num_tokens=210)
+    schedule = begin(group, sequence, controller=slow_by_rows(settings))
+    assert step(schedule, group).num_rows == 64
+
+
+def slow_by_rows(settings: Settings) -> Controller:
+    """Makes a controller that has seen a row take a millisecond."""
+    controller = Controller(ModelFacts(), settings)
+    for number in range(400):
+        num_rows = 1 + number % 64
+        shape = StepShape(num_rows=num_rows, num_sequences=1 + number % 2, num_context_tokens=100)
+        controller.note_step(shape, 0.001 * num_rows, ())
+    return controller
+
+
+def test_a_phase_begins_behind_its_mark() -> None:
+    marks = {3: "thinking", 4: "answer"}
+    sequence = SequenceMaker()([1, 3, 2], phase_marks=marks)
+    assert sequence.phase == "thinking"
+    schedule = begin(ReferenceGroup(), sequence)
+    answer(schedule, SequenceOutput(token_ids=(5,)))
+    assert sequence.phase == "thinking"
+    answer(schedule, SequenceOutput(token_ids=(4,)))
+    assert sequence.phase == "answer"
+
+
+def test_without_marks_all_is_text() -> None:
+    assert SequenceMaker()([1, 3, 2]).phase == "text"
+
+
+def test_a_draft_is_offered_with_its_source_and_phase() -> None:
+    sequence = SequenceMaker()([1, 3], phase_marks={3: "thinking"})
+    schedule = begin(group := ReferenceGroup(), sequence)
+    step(schedule, group)
+    offer = step(schedule, group, {sequence.id: right(sequence, 2)}).steps[0].offer
+    assert offer is not None
+    assert (offer.source, offer.phase, len(offer.confidences)) == ("suffix", "thinking", 2)

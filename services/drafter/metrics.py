@@ -29,6 +29,9 @@ num_dropped_sequences = Counter(
 num_wrong_features = Counter(
     "outrider_drafter_num_wrong_features", "Hidden vectors refused for their size or place."
 )
+num_unlearnt_texts = Counter(
+    "outrider_drafter_num_unlearnt_texts", "Finished texts not learnt, as too many waited already."
+)
 num_forgotten_tokens = Counter(
     "outrider_drafter_num_forgotten_tokens", "Tokens of the memory that had to make room."
 )

@@ -15,6 +15,7 @@ from services.drafter.memory import SuffixMemory
 from services.drafter.messages import SOURCES, Answer, News
 from services.drafter.metrics import MemoryCollector
 from services.drafter.sequences import Sequences
+from services.drafter.snapshots import Snapshots
 from services.drafter.sources import Sources, load_sources
 
 SERVICE = "outrider.v1.DrafterService"
@@ -56,11 +57,23 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
 async def serve() -> None:
     """Runs the drafter until it is told to stop."""
     config = Config.from_env()
-    memory = SuffixMemory(config.memory_bytes)
+    memory = SuffixMemory(config.memory_bytes, share=config.share_memory)
     REGISTRY.register(MemoryCollector(lambda: memory.bytes_by_tenant))
     sources = load_sources(config, memory)
-    async with RpcServer(config.listen, service=SERVICE) as server:
-        drafter_pb2_grpc.add_DrafterServiceServicer_to_server(DrafterServicer(sources), server.grpc)
-        await server.start()
-        server.set_serving(True)
-        await server.wait_for_shutdown()
+    async with asyncio.TaskGroup() as tasks:
+        beside = [tasks.create_task(memory.run())]
+        if config.snapshot_dir is not None:
+            snapshots = Snapshots(
+                memory,
+                config.snapshot_dir,
+                seconds=config.snapshot_seconds,
+                max_age_days=config.snapshot_max_age_days,
+            )
+            beside.append(tasks.create_task(snapshots.run()))
+        async with RpcServer(config.listen, service=SERVICE) as server:
+            drafter_pb2_grpc.add_DrafterServiceServicer_to_server(DrafterServicer(sources), server.grpc)
+            await server.start()
+            server.set_serving(True)
+            await server.wait_for_shutdown()
+        for task in beside:
+            task.cancel()

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from services.drafter.config import Config
-from services.drafter.index_source import IndexSource
 from services.drafter.lane import Lane
 from services.drafter.memory import SuffixMemory
+from services.drafter.suffix_source import SuffixSource
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ def load_sources(config: Config, memory: SuffixMemory) -> Sources:
     """Loads what is configured. Raises ConfigError naming the setting that is wrong."""
     sources = Sources()
     if "suffix" in config.sources:
-        sources.lanes.append(Lane(IndexSource(memory)))
+        sources.lanes.append(Lane(SuffixSource(memory)))
     # Head and model compute in one thread, one call at a time.
     executor, turn = ThreadPoolExecutor(1, "compute"), asyncio.Lock()
     settings = {"kv_cache_bytes": config.kv_cache_bytes, "num_threads": config.num_threads}

@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from outrider import token_hash
 from outrider.rpc.channel import connect
+from outrider.rpc.config import ConfigError
 from outrider.rpc.server import Listen, RpcServer
 from outrider.v1 import drafter_pb2 as pb
 from outrider.v1 import drafter_pb2_grpc
@@ -275,7 +276,7 @@ class Process:
     """A drafter of its own; `log` is there when it has ended."""
 
     child: asyncio.subprocess.Process
-    grpc_port: int
+    channel: grpc.aio.Channel
     http_port: int
     log: str = ""
 
@@ -301,25 +302,27 @@ async def until_serving(channel: grpc.aio.Channel) -> None:
 
 @asynccontextmanager
 async def process(**settings: object) -> AsyncIterator[Process]:
-    """Runs a drafter, and ends it as Kubernetes does."""
-    ports = {"GRPC_PORT": free_port(), "HTTP_PORT": free_port()}
-    environ = {f"OUTRIDER_DRAFTER_{name}": str(value) for name, value in (ports | settings).items()}
+    """Runs a drafter, and ends it as an orchestrator does."""
+    grpc_port, http_port = free_port(), free_port()
+    variables = {"GRPC_PORT": grpc_port, "HTTP_PORT": http_port} | settings
+    environ = {f"OUTRIDER_DRAFTER_{name}": str(value) for name, value in variables.items()}
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "services.drafter", env=os.environ | environ, stderr=asyncio.subprocess.PIPE
     )
-    running = Process(child=child, **{name.lower(): port for name, port in ports.items()})
-    try:
-        yield running
-    finally:
-        child.send_signal(signal.SIGTERM)
-        _, log = await child.communicate()
-        running.log = log.decode()
+    async with connect(f"127.0.0.1:{grpc_port}") as channel:
+        running = Process(child=child, channel=channel, http_port=http_port)
+        try:
+            await until_serving(channel)
+            yield running
+        finally:
+            child.send_signal(signal.SIGTERM)
+            _, log = await child.communicate()
+            running.log = log.decode()
 
 
 async def test_the_process_serves_reports_and_ends_on_sigterm() -> None:
-    async with process() as drafter, connect(f"127.0.0.1:{drafter.grpc_port}") as channel:
-        await until_serving(channel)
-        await Scheduler(channel).ask(
+    async with process() as drafter:
+        await Scheduler(drafter.channel).ask(
             opened=[{"sequence_id": number, "tenant": "a", "token_ids": TEXT} for number in (1, 2)],
             closed=[{"sequence_id": 1, "finished": True}],
             wanted=[{"sequence_id": 2, "base_length": 100, "max_num_tokens": 4}],
@@ -334,37 +337,31 @@ async def test_the_process_serves_reports_and_ends_on_sigterm() -> None:
 
 async def test_what_was_learnt_is_kept_on_sigterm_and_known_after_the_next_start(tmp_path: Path) -> None:
     async with process(SNAPSHOT_DIR=tmp_path) as drafter:
-        async with connect(f"127.0.0.1:{drafter.grpc_port}") as channel:
-            await until_serving(channel)
-            await Scheduler(channel).ask(
-                opened=[{"sequence_id": 1, "tenant": "a", "token_ids": TEXT}],
-                closed=[{"sequence_id": 1, "finished": True}],
-                wanted=[{"sequence_id": 1, "base_length": 100}],
-            )
+        await Scheduler(drafter.channel).ask(
+            opened=[{"sequence_id": 1, "tenant": "a", "token_ids": TEXT}],
+            closed=[{"sequence_id": 1, "finished": True}],
+            wanted=[{"sequence_id": 1, "base_length": 100}],
+        )
     assert drafter.child.returncode == 0
     async with process(SNAPSHOT_DIR=tmp_path) as drafter:
-        async with connect(f"127.0.0.1:{drafter.grpc_port}") as channel:
-            await until_serving(channel)
-            wanted = [{"sequence_id": 1, "base_length": 10, "max_num_tokens": 3}]
-            (draft,) = await Scheduler(channel).ask(
-                opened=[{"sequence_id": 1, "tenant": "a", "token_ids": TEXT[:10]}], wanted=wanted
-            )
+        (draft,) = await Scheduler(drafter.channel).ask(
+            opened=[{"sequence_id": 1, "tenant": "a", "token_ids": TEXT[:10]}],
+            wanted=[{"sequence_id": 1, "base_length": 10, "max_num_tokens": 3}],
+        )
     assert list(draft.token_ids) == TEXT[10:13]
 
 
-@pytest.mark.parametrize(
-    ("settings", "at_fault"),
-    [
-        ({"MEMORY_BYTES": "lots"}, "OUTRIDER_DRAFTER_MEMORY_BYTES"),
-        # A directory without a checkpoint.
-        ({"SOURCES": "model", "MODEL_DIR": "tests", "TARGET_DIR": str(TINY)}, "OUTRIDER_DRAFTER_MODEL_DIR"),
-    ],
-)
-async def test_a_wrong_setting_stops_the_start_and_is_named(settings, at_fault) -> None:
-    environ = {f"OUTRIDER_DRAFTER_{name}": value for name, value in settings.items()}
-    process = await asyncio.create_subprocess_exec(
+async def test_a_wrong_setting_stops_the_start_and_is_named() -> None:
+    environ = {"OUTRIDER_DRAFTER_MEMORY_BYTES": "lots"}
+    child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "services.drafter", env=os.environ | environ, stderr=asyncio.subprocess.PIPE
     )
-    _, log = await process.communicate()
-    assert process.returncode == 2
-    assert log.decode().startswith(f"outrider drafter: {at_fault}")
+    _, log = await child.communicate()
+    assert child.returncode == 2
+    assert log.decode().startswith("outrider drafter: OUTRIDER_DRAFTER_MEMORY_BYTES")
+
+
+def test_a_directory_without_a_checkpoint_is_named(memory, tmp_path: Path) -> None:
+    config = Config(sources=("suffix", "model"), model_dir=tmp_path, target_dir=TINY)
+    with pytest.raises(ConfigError, match=f"^OUTRIDER_DRAFTER_MODEL_DIR: .*{tmp_path}"):
+        load_sources(config, memory)

@@ -27,7 +27,7 @@ MAX_TEXT_LENGTH = 1 << 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewFeatures:
+class UnreadFeatures:
     """Features of the tokens from `offset` on, and behind each the token that comes after its own."""
 
     sequence: RunningSequence
@@ -87,10 +87,10 @@ class HeadDrafts:
         self._read: dict[RunningSequence, _Read] = {}
 
     @torch.inference_mode()
-    def draft(self, news: Sequence[NewFeatures], texts: Sequence[HeadText]) -> list[Guess]:
-        """Reads new features, then returns a draft for each text; an empty one where features are missing."""
+    def draft(self, unread: Sequence[UnreadFeatures], texts: Sequence[HeadText]) -> list[Guess]:
+        """Reads features, then returns a draft for each text; an empty one where features are missing."""
         self.blocks.begin()
-        self._take_in(news)
+        self._take_in(unread)
         lines: dict[int, _Line] = {}
         try:
             for place, text in enumerate(texts):
@@ -110,27 +110,27 @@ class HeadDrafts:
         self._states.forget(sequence)
         self.blocks.drop(sequence)
 
-    def _take_in(self, news: Sequence[NewFeatures]) -> None:
-        """Computes the rows of new features, all in one pass."""
-        found = [(item, rows) for item in news if (rows := self._rows_of(item)) is not None]
+    def _take_in(self, unread: Sequence[UnreadFeatures]) -> None:
+        """Computes the rows of unread features, all in one pass."""
+        found = [(item, rows) for item in unread if (rows := self._rows_of(item)) is not None]
         if found:
             hidden = self._forward([rows for _, rows in found])
             for (item, _), row in zip(found, hidden, strict=True):
                 self._read[item.sequence].hidden = row.clone()
 
-    def _rows_of(self, news: NewFeatures) -> _Rows | None:
+    def _rows_of(self, unread: UnreadFeatures) -> _Rows | None:
         """Returns what is to be computed; None if there is nothing new, or no room."""
-        sequence, table = news.sequence, self.blocks.take(news.sequence)
-        features = torch.frombuffer(bytearray(news.rows), dtype=FEATURE_DTYPE)
-        features = features.view(len(news.next_token_ids), -1).to(self._head.device, self._head.dtype)
+        sequence, table = unread.sequence, self.blocks.take(unread.sequence)
+        features = torch.frombuffer(bytearray(unread.rows), dtype=FEATURE_DTYPE)
+        features = features.view(len(unread.next_token_ids), -1).to(self._head.device, self._head.dtype)
         read = self._read.get(sequence)
-        num_known = read.offset + table.num_tokens - news.offset if read and table.num_tokens else -1
+        num_known = read.offset + table.num_tokens - unread.offset if read and table.num_tokens else -1
         if num_known < 0:
             # There is a gap, or the rows were evicted.
             self.blocks.roll_back(table, array("I"))
-            self._read[sequence] = _Read(news.offset, features[0])
+            self._read[sequence] = _Read(unread.offset, features[0])
             num_known = 0
-        token_ids = news.next_token_ids[num_known:]
+        token_ids = unread.next_token_ids[num_known:]
         if not token_ids or max(token_ids) >= self._vocab_size:
             return None
         if not self.blocks.reserve(table, table.num_tokens + len(token_ids)):

@@ -11,7 +11,7 @@ import torch
 from outrider.model.draft_head import FEATURE_DTYPE, DraftHead
 from outrider.model.errors import ModelError
 from outrider.rpc.config import ConfigError
-from services.drafter.draft_head import HeadDrafts, HeadText, NewFeatures
+from services.drafter.draft_head import HeadDrafts, HeadText, UnreadFeatures
 from services.drafter.guess import Guess
 from services.drafter.sequence import RunningSequence
 from services.drafter.source import Question
@@ -65,32 +65,32 @@ class HeadSource:
             )
             for question in questions
         ]
-        news = self._new_features({question.sequence for question in questions})
+        unread = self._take_features({question.sequence for question in questions})
         return await asyncio.get_running_loop().run_in_executor(
-            self._executor, self._drafts.draft, news, texts
+            self._executor, self._drafts.draft, unread, texts
         )
 
     async def close(self, sequence: RunningSequence, *, finished: bool) -> None:
         """Lets go of a sequence; there is nothing to learn from it."""
         await asyncio.get_running_loop().run_in_executor(self._executor, self._drafts.forget, sequence)
 
-    def _new_features(self, sequences: set[RunningSequence]) -> list[NewFeatures]:
+    def _take_features(self, sequences: set[RunningSequence]) -> list[UnreadFeatures]:
         """Takes from sequences the features that can be read now, where there are fewest first."""
         waiting = [(self._num_readable(sequence), sequence) for sequence in sequences]
         num_left = MAX_NUM_ROWS
-        news: list[NewFeatures] = []
+        unread: list[UnreadFeatures] = []
         for num_readable, sequence in sorted(waiting, key=lambda item: (item[0], item[1].id)):
             features, num_rows = sequence.features, min(num_readable, num_left)
             if features is not None and num_rows > 0:
                 offset, end = features.offset, features.offset + num_rows
                 rows = bytes(features.rows[: num_rows * self._row_bytes])
                 next_token_ids = sequence.token_ids[offset + 1 : end + 1]
-                news.append(
-                    NewFeatures(sequence=sequence, offset=offset, rows=rows, next_token_ids=next_token_ids)
+                unread.append(
+                    UnreadFeatures(sequence=sequence, offset=offset, rows=rows, next_token_ids=next_token_ids)
                 )
                 features.forget_before(end, self._row_bytes)
                 num_left -= num_rows
-        return news
+        return unread
 
     def _num_readable(self, sequence: RunningSequence) -> int:
         """How many features are there whose next token is known."""

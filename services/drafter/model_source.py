@@ -1,7 +1,6 @@
 """Drafts by a draft model: any checkpoint with the target's vocabulary that outrider can run."""
 
 import asyncio
-from array import array
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Self
 
 import torch
 
+from outrider.kernels import DRAFTING
 from outrider.model.config import read_json
 from outrider.model.errors import ModelError
 from outrider.model.transformer import Transformer
@@ -48,11 +48,10 @@ class ModelSource:
 
     async def guess(self, questions: Sequence[Question]) -> list[Guess]:
         """Answers questions in one batch; where a long text is not read yet, by an empty guess."""
-        # Copies: the event loop goes on and may extend the sequences.
         texts = [
             Text(
                 sequence=question.sequence,
-                token_ids=question.sequence.token_ids + array("I", question.assumed),
+                token_ids=question.token_ids,
                 num_assumed=len(question.assumed),
                 max_num_tokens=question.max_num_tokens,
             )
@@ -76,7 +75,7 @@ def _load(model_dir: Path, target_dir: Path, kv_cache_bytes: int, num_threads: i
             f"and the served model one of {target_size}"
         )
     try:
-        model = Transformer.load(model_dir)
+        model = Transformer.load(model_dir, backend=DRAFTING)
     except ModelError as error:
         raise ConfigError(f"OUTRIDER_DRAFTER_MODEL_DIR: {error}") from None
     return DraftModel(model, kv_cache_bytes)

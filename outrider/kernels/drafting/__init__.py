@@ -1,0 +1,31 @@
+"""Kernels for guesses alone: torch's own operations, in half the time of the reference backend's few rows.
+
+A row's bits may depend on its neighbours here, so no group may serve with them; a draft may be computed so.
+"""
+
+from outrider.kernels.drafting.attention import grouped_attention, latent_attention, plan_attention
+from outrider.kernels.drafting.linear import head_linear, linear, pack_head_linear, pack_linear
+from outrider.kernels.drafting.rows import rms_norm, silu_product
+from outrider.kernels.torch import combine, experts, gate, pack_experts, rotate
+
+NAME = "drafting"
+VERSION = 1
+
+__all__ = [
+    "NAME",
+    "VERSION",
+    "combine",
+    "experts",
+    "gate",
+    "grouped_attention",
+    "head_linear",
+    "latent_attention",
+    "linear",
+    "pack_experts",
+    "pack_head_linear",
+    "pack_linear",
+    "plan_attention",
+    "rms_norm",
+    "rotate",
+    "silu_product",
+]

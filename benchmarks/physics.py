@@ -1,6 +1,6 @@
 """Drives the scheduler's controller with the physics of Kimi K2.5 on eight devices, no device at hand.
 
-    python -m benchmarks.physics [--device B200] [--acceptance 0.8] [--num-tokens 200] [--json]
+    python -m benchmarks.physics [--device B200] [--acceptance 0.7] [--num-tokens 200] [--json]
 
 A step takes a floor for launches and collectives, then as long as reading the weights that it wakes (int4
 experts, bf16 rest) and the latent cache, or as computing takes, whichever is longer. The controller knows
@@ -11,6 +11,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class Device:
     reached_bandwidth: float = 0.8
     reached_flops: float = 0.4
     # A layer's launches and its exchanges between ranks: what a token takes beyond reading its weights.
-    seconds_per_layer: float = 30e-6
+    seconds_per_layer: float = 20e-6
 
 
 DEVICES = {
@@ -109,10 +110,10 @@ class SyntheticText:
         return [Drafted(offer, num_right)]
 
 
-def texts(acceptance: float, count: int, num_output_tokens: int) -> Iterator[SyntheticText]:
-    """Yields texts, the same each time."""
-    for seed in range(count):
-        yield SyntheticText(acceptance, seed, num_output_tokens)
+def texts(acceptance: float) -> Iterator[SyntheticText]:
+    """Yields texts for ever, the same each time."""
+    for seed in count():
+        yield SyntheticText(acceptance, seed, num_output_tokens=1000)
 
 
 def new_controller() -> Controller:
@@ -124,8 +125,9 @@ def new_controller() -> Controller:
 
 
 def run(policy: Policy, device: Device, acceptance: float, batch_size: int, num_tokens: int) -> Outcome:
-    """Replays as many texts as there are streams."""
-    return replay(texts(acceptance, batch_size, num_tokens), batch_size, policy, Physics(device))
+    """Replays texts, so many tokens per stream."""
+    costs = Physics(device)
+    return replay(texts(acceptance), batch_size, policy, costs, num_tokens=num_tokens * batch_size)
 
 
 def measure(device: Device, acceptance: float, batch_size: int, num_tokens: int) -> dict[str, float]:
@@ -150,7 +152,7 @@ def main() -> None:
     """Prints one line per batch size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=DEVICES, default="B200")
-    parser.add_argument("--acceptance", type=float, default=0.8)
+    parser.add_argument("--acceptance", type=float, default=0.7)
     parser.add_argument("--num-tokens", type=int, default=1000)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=BATCH_SIZES)
     arguments = parser.parse_args()

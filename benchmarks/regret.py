@@ -17,15 +17,16 @@ the first that does not. Positions without a draft have no entry; one position m
     {"num_experts": 32, "num_experts_per_token": 4, "num_moe_layers": 4,
      "cells": [{"num_sequences": 4, "num_rows": 12, "seconds": 0.0412, "num_distinct_experts": 17.5}, ...]}
 
-Between cells it is interpolated in the logarithms of sequences and of rows per sequence. Prints one JSON line
-per kind and number of streams, and as many for all kinds in turn: tokens per second with the controller, which
-begins with nothing learnt, over those with the best fixed length, and with each.
+Between cells it is interpolated in the logarithms of sequences and of rows per sequence. Prints one JSON
+line per kind and number of streams, and as many for all kinds in turn: tokens per second with the controller,
+which begins with nothing learnt, over those with the best fixed length, and with each.
 """
 
 import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Self
 
@@ -123,9 +124,14 @@ def regret(
 ) -> dict[str, Any]:
     """Returns how the controller fares against each fixed length; a new one if none is given."""
 
+    num_tokens = sum(text.num_output_tokens for text in texts)
+
     def run(policy: Controlled | Fixed) -> float:
         costs = CostTable(table.model, table.columns, table.noise)
-        return replay(texts, num_streams, policy, costs, question_seconds=question_seconds).tokens_per_second
+        outcome = replay(
+            cycle(texts), num_streams, policy, costs, num_tokens=num_tokens, question_seconds=question_seconds
+        )
+        return outcome.tokens_per_second
 
     controller = controller or Controller(table.model, Settings(max_num_draft_tokens=MAX_NUM_DRAFT_TOKENS))
     speed = run(Controlled(controller))

@@ -180,14 +180,19 @@ def replay(
     policy: Policy,
     costs: Costs,
     *,
+    num_tokens: int,
     question_seconds: float = 0.0,
     on_step: Callable[[Outcome], None] = lambda outcome: None,
 ) -> Outcome:
-    """Runs the texts to their ends, so many at a time; prompts are computed already."""
+    """Runs texts, so many at a time, until there are so many output tokens; prompts are computed already.
+
+    There must be texts enough: the streams are never fewer, as at the end of a batch they would be.
+    """
     waiting, outcome = iter(texts), Outcome()
     streams = _fill([], waiting, num_streams, policy)
-    while streams:
-        shape, asked = _ask(streams, policy), 0
+    while outcome.num_tokens < num_tokens:
+        assert len(streams) == num_streams, "too few texts"
+        shape = _ask(streams, policy)
         asked = sum(bool(stream.offered) for stream in streams)
         drafting = [stream for stream in streams if stream.offered]
         counts = policy.choose(shape, drafting) if drafting else []

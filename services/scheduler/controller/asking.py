@@ -15,8 +15,8 @@ _COMPUTE_SHARE = 1 / 16
 _MAX_INTERVAL = 32
 # Where a sequence begins with a source that has not been paying.
 _DOUBTFUL_INTERVAL = 8
-# The scheduler's own work on a question and its answer.
-_OWN_SECONDS = 5e-5
+# The own work of the scheduler on one question more in a message, and on its answer.
+_OWN_SECONDS = 1e-5
 
 
 class Asking:

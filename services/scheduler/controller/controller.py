@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from services.scheduler.controller.allocation import Ranked, most_paying, rank
+from services.scheduler.controller.allocation import Ranked, rank
 from services.scheduler.controller.asking import Asking
 from services.scheduler.controller.calibration import Calibration
 from services.scheduler.controller.cost import CostModel
+from services.scheduler.controller.decision import Prospect, decide
 from services.scheduler.controller.drafts_table import DraftsTable, lay_out
 from services.scheduler.controller.facts import SOURCES, ModelFacts, Offer, Settings, StepShape
 from services.scheduler.controller.probing import Probing
@@ -18,9 +19,6 @@ from services.scheduler.controller.waiting import Waiting
 
 VERSION = 1
 HALF_LIFE_SECONDS = 86_400.0
-# Where the time of a step is known no better than so, as a part, trying teaches something.
-_DOUBTFUL = 0.05
-_BELIEVED = 0.8
 # A source's drafts that are not verified count against it once it is trusted so far.
 _TRUSTED = 0.5
 # In every so many steps the source that was verified least is preferred.
@@ -126,28 +124,19 @@ class Controller:
         return counts.tolist()
 
     def _choose(self, shape: StepShape, ranked: Ranked, believed: np.ndarray) -> int:
-        """Returns how many positions to verify: what pays beyond doubt, or what is worth trying."""
+        """Returns how many positions to verify."""
         seconds, doubt = self.cost.predict(shape, len(ranked.order))
-        seconds += self._overhead_seconds
-        margin = np.hypot(doubt, doubt[0])
-        margin[0] = 0.0
-        num_base = max(1, shape.num_sequences)
-        sure = most_paying(num_base, believed, seconds * (1 + margin))
-        chosen = sure
-        hoped = most_paying(num_base, ranked.total, seconds / (1 + margin))
-        token_seconds = seconds[sure] / (num_base + believed[sure])
-        losses = seconds * (1 + margin) - token_seconds * (num_base + believed)
-        if sure:
-            self.probing.note_paying()
-        if hoped > sure and (margin[hoped] > _DOUBTFUL or believed[hoped] < _BELIEVED * ranked.total[hoped]):
-            chosen = max(sure, self.probing.try_out(losses[: hoped + 1], token_seconds))
-        elif not sure and self.probing.check_again(float(losses[1]), token_seconds):
-            chosen = 1
-        self._token_seconds = float(seconds[0]) / num_base
-        self._price_per_draft_token = (
-            float(seconds[chosen] - seconds[0]) / self._token_seconds / max(1, chosen)
+        prospect = Prospect(
+            num_base_tokens=max(1, shape.num_sequences),
+            total=ranked.total,
+            believed=believed,
+            seconds=seconds + self._overhead_seconds,
+            doubt=doubt,
         )
-        return chosen
+        decision = decide(prospect, self.probing)
+        self._token_seconds = decision.token_seconds
+        self._price_per_draft_token = decision.price_per_draft_token
+        return decision.num_positions
 
     def _note_lengths(
         self, known: list[SourceRecord], drafts: Sequence[tuple[Record, Offer, int]], counts: np.ndarray

@@ -43,16 +43,17 @@ class Probing:
             self._account += self._laid_down - min(loss, 2 * self._laid_down)
             self._laid_down = 0.0
 
-    def try_out(self, losses: np.ndarray, token_seconds: float) -> int:
-        """Returns the last choice whose loss is affordable, and lays that down; 0 for none.
+    def try_out(self, losses: np.ndarray, token_seconds: float) -> int | None:
+        """Returns the last choice whose loss is affordable, and lays that down; None if there is none.
 
-        `losses` holds the predicted loss in seconds of choice 0 (none), 1, 2, ... against a choice that takes
-        `token_seconds` per output token.
+        `losses` holds the predicted losses in seconds against a choice that takes `token_seconds` per output
+        token.
         """
         affordable = np.flatnonzero(losses <= _MAX_PART * (self._account or 0.0))
-        choice = int(affordable[-1]) if len(affordable) else 0
-        if choice:
-            self._lay_down(float(losses[choice]), token_seconds)
+        if not len(affordable):
+            return None
+        choice = int(affordable[-1])
+        self._lay_down(float(losses[choice]), token_seconds)
         return choice
 
     def check_again(self, loss: float, token_seconds: float) -> bool:

@@ -151,7 +151,7 @@ def _bucket(age: int) -> int:
 
 
 class Foreseeing:
-    """Evicts the block that is needed last, after Belady; of equals the one let go first: the end of a prefix."""
+    """Evicts the block needed last, after Belady; of equals the one let go first: the end of a prefix."""
 
     def __init__(self, needed_at: Mapping[bytes, Sequence[int]]) -> None:
         """`needed_at` lists the requests, by their numbers, that ask for a hash."""

@@ -15,10 +15,11 @@ async def stack(
 ) -> AsyncIterator[Stack]:
     """Yields a stack on free ports once it serves; what is learnt is kept in `state`, if there is one."""
     settings = Settings(model=model, drafter=drafter, state=state, grpc_port=0, http_port=0)
-    async with Stack(settings, report=_say) as running:
+    async with Stack(settings, report=say) as running:
         await running.wait_until_ready()
         yield running
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Tells how a stack fares, beside the results on standard output."""
     sys.stderr.write(f"{line}\n")

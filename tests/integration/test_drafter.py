@@ -344,11 +344,16 @@ async def test_what_was_learnt_is_kept_on_sigterm_and_known_after_the_next_start
         )
     assert drafter.child.returncode == 0
     async with process(SNAPSHOT_DIR=tmp_path) as drafter:
-        (draft,) = await Scheduler(drafter.channel).ask(
-            opened=[{"sequence_id": 1, "tenant": "a", "token_ids": TEXT[:10]}],
-            wanted=[{"sequence_id": 1, "base_length": 10, "max_num_tokens": 3}],
-        )
-    assert list(draft.token_ids) == TEXT[10:13]
+        scheduler = Scheduler(drafter.channel)
+        await scheduler.send(opened=[{"sequence_id": 1, "tenant": "a", "token_ids": TEXT[:10]}])
+        # It serves while it still restores.
+        drafts: list[pb.Draft] = []
+        async with asyncio.timeout(30):
+            while not drafts:
+                drafts = await scheduler.ask(
+                    wanted=[{"sequence_id": 1, "base_length": 10, "max_num_tokens": 3}]
+                )
+    assert list(drafts[0].token_ids) == TEXT[10:13]
 
 
 async def test_a_wrong_setting_stops_the_start_and_is_named() -> None:

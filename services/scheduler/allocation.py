@@ -3,7 +3,7 @@
 from services.scheduler.batch import Batch, SequenceStep
 from services.scheduler.controller import Controller, Offer
 from services.scheduler.places import Places
-from services.scheduler.sequence import Draft
+from services.scheduler.sequence import Draft, Sequence
 
 
 def attach_drafts(batch: Batch, places: Places, controller: Controller, max_num_rows: int) -> None:
@@ -12,38 +12,37 @@ def attach_drafts(batch: Batch, places: Places, controller: Controller, max_num_
     Drafts displace no known token and no running sequence, but they take free blocks, for which the prefix
     cache may give up its oldest: without those a full cache would cut every draft at the end of a block.
     """
-    steps = [step for step in batch.steps if step.sequence.offers and _takes_drafts(step)]
-    if not steps or max_num_rows <= 0:
+    steps = [step for step in batch.steps if step.sequence.offers and step.chooses]
+    limits = [step.sequence.num_useful_draft_tokens for step in steps]
+    if max(limits, default=0) <= 0 or max_num_rows <= 0:
         return
-    offers = [[_offer(draft, step) for draft in step.sequence.offers.values()] for step in steps]
+    offers = [[_offer(draft, step.sequence) for draft in step.sequence.offers.values()] for step in steps]
     best = controller.best([(step.sequence.record, of) for step, of in zip(steps, offers, strict=True)])
     chosen = [of[index] for of, index in zip(offers, best, strict=True)]
     drafts = [
-        (step.sequence.record, offer, step.sequence.num_useful_draft_tokens)
-        for step, offer in zip(steps, chosen, strict=True)
+        (step.sequence.record, offer, max(0, most))
+        for step, offer, most in zip(steps, chosen, limits, strict=True)
     ]
     lengths = controller.allocate(batch.shape, drafts, max_num_rows)
     for step, offer, length in zip(steps, chosen, lengths, strict=True):
-        _attach(step, offer, length, places)
+        if length > 0:
+            _attach(step, offer, length, places)
 
 
-def _takes_drafts(step: SequenceStep) -> bool:
-    return step.chooses and step.sequence.num_useful_draft_tokens > 0
-
-
-def _offer(draft: Draft, step: SequenceStep) -> Offer:
-    assert draft.base_length == step.sequence.num_tokens
+def _offer(draft: Draft, sequence: Sequence) -> Offer:
+    assert draft.base_length == len(sequence.token_ids)
     return Offer(
         source=draft.source,
         confidences=draft.confidences,
         match_length=draft.match_length,
-        phase=step.sequence.phase,
+        phase=sequence.phase,
     )
 
 
 def _attach(step: SequenceStep, offer: Offer, length: int, places: Places) -> None:
     sequence = step.sequence
-    places.grow(sequence, sequence.num_tokens + length, at_most=True)
-    length = min(length, places.num_slots_behind(sequence))
+    if length > places.num_slots_behind(sequence):
+        places.grow(sequence, sequence.num_tokens + length, at_most=True)
+        length = min(length, places.num_slots_behind(sequence))
     if length > 0:
         step.draft_token_ids, step.offer = sequence.offers[offer.source].token_ids[:length], offer

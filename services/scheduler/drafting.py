@@ -1,7 +1,7 @@
 """Which drafts are asked for and how long a step waits for them; what the drafter is told meanwhile."""
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import grpc
 
@@ -14,6 +14,7 @@ from services.scheduler.drafter import Drafter
 from services.scheduler.drafter_answer import Answer, Bounds
 from services.scheduler.kept import KeptDrafts
 from services.scheduler.recent import Recent
+from services.scheduler.rows import shape_of
 from services.scheduler.sequence import FinishReason, Sequence, SequenceState
 
 # Of a prompt the draft head sees no more than its end.
@@ -73,7 +74,7 @@ class Drafting:
             self._counters.draft_wait_saved_seconds += self._round_trip_seconds.value or 0.0
         if not missing or self.drafter.is_lagging:
             return 0.0
-        return await self._ask(missing, _shape(wanting))
+        return await self._ask(missing, shape_of(wanting))
 
     async def _ask(self, missing: list[Sequence], shape: StepShape) -> float:
         """Asks, and waits as long as it pays; not for a drafter that still owes an earlier answer."""
@@ -184,11 +185,3 @@ class Drafting:
 
     def _lose(self) -> None:
         self._kept.clear()
-
-
-def _shape(sequences: Collection[Sequence]) -> StepShape:
-    return StepShape(
-        num_rows=len(sequences),
-        num_sequences=len(sequences),
-        num_context_tokens=sum(sequence.num_tokens for sequence in sequences),
-    )

@@ -39,12 +39,16 @@ class KeptDrafts:
             return {}
         fitting: dict[str, Draft] = {}
         made_for: dict[str, int] = {}
-        for key in [key for key in kept if key[0] <= sequence.num_tokens]:
-            rest = _rest(kept[key], key[1], sequence)
+        num_tokens, text_hash = len(sequence.token_ids), sequence.token_hash
+        for key, draft in list(kept.items()):
+            base_length, base_hash, source = key
+            if base_length > num_tokens:
+                continue
+            rest = _rest(draft, base_hash, num_tokens, text_hash)
             if rest is None:
                 del kept[key]
-            elif key[0] >= made_for.get(rest.source, 0):
-                fitting[rest.source], made_for[rest.source] = rest, key[0]
+            elif base_length >= made_for.get(source, 0):
+                fitting[source], made_for[source] = rest, base_length
         return fitting
 
     def forget(self, sequence_id: int) -> None:
@@ -56,22 +60,22 @@ class KeptDrafts:
         self._kept.clear()
 
 
-def _rest(draft: Draft, base_hash: int, sequence: Sequence) -> Draft | None:
-    """Returns what of a draft follows the sequence as it is now; None if its tokens turned out otherwise.
+def _rest(draft: Draft, base_hash: int, num_tokens: int, text_hash: int) -> Draft | None:
+    """Returns what of a draft follows a text of such length and hash; None if the text went another way.
 
     A draft that comes a step late is as good as ever in its later tokens, if the earlier ones were right: so
     a drafter slower than a step still helps, and nothing waits for it.
     """
-    num_past = sequence.num_tokens - draft.base_length
+    num_past = num_tokens - draft.base_length
+    if not num_past:
+        return draft if base_hash == text_hash else None
     if num_past >= len(draft.token_ids):
         return None
-    if token_hash.extend(base_hash, draft.token_ids[:num_past]) != sequence.token_hash:
+    if token_hash.extend(base_hash, draft.token_ids[:num_past]) != text_hash:
         return None
-    if not num_past:
-        return draft
     return replace(
         draft,
-        base_length=sequence.num_tokens,
+        base_length=num_tokens,
         token_ids=draft.token_ids[num_past:],
         confidences=draft.confidences[num_past:],
     )

@@ -7,11 +7,11 @@ from services.scheduler.allocation import attach_drafts
 from services.scheduler.batch import Batch, BatchOutput, GroupFacts, SequenceOutput, SequenceStep
 from services.scheduler.blocks import BlockPool
 from services.scheduler.commit import Advance, commit
-from services.scheduler.controller import Controller, StepShape
+from services.scheduler.controller import Controller
 from services.scheduler.counters import Counters
 from services.scheduler.fairness import Tenants
 from services.scheduler.places import Limits, Places
-from services.scheduler.rows import Rows
+from services.scheduler.rows import Rows, rows_of_step
 from services.scheduler.sequence import FinishReason, Sequence, SequenceState
 from services.scheduler.suspects import Suspects
 
@@ -164,20 +164,14 @@ class Schedule:
         self._compute(batch, sequence, Rows(num_left=most, num_left_for_prompts=most))
 
     def _rows(self) -> Rows:
-        """Returns the rows to give away: fewer to prompts that would hold up sequences that choose tokens."""
-        most = self.max_num_batched_tokens
-        rows = Rows(num_left=most, num_left_for_prompts=most)
-        choosing = [sequence for sequence in self.running.values() if sequence.num_tokens_to_compute == 1]
-        if choosing and (len(choosing) < len(self.running) or self.tenants.num_waiting):
-            shape = StepShape(
-                num_rows=len(choosing),
-                num_sequences=len(choosing),
-                num_context_tokens=sum(sequence.num_tokens for sequence in choosing),
-            )
-            num_prompt_rows = self.controller.prefill_rows(shape, most - len(choosing))
-            # A block's worth at least, so that prompts get on.
-            rows.num_left_for_prompts = max(num_prompt_rows, self.blocks.block_size)
-        return rows
+        return rows_of_step(
+            self.running.values(),
+            self.controller,
+            max_num_rows=self.max_num_batched_tokens,
+            num_waiting=self.tenants.num_waiting,
+            # So that prompts get on whatever the time between tokens is to be.
+            least_for_prompts=self.blocks.block_size,
+        )
 
     def _schedule_running(self, batch: Batch, rows: Rows) -> None:
         """Gives every running sequence at least one row; who cannot have its blocks preempts the lowest."""

@@ -164,15 +164,17 @@ class Sequence:
         Where the output ends depends on the tokens alone, not on how many arrive at once. A grammar that is
         complete ends it behind them, be there none: a resumed output may have been complete before.
         """
+        known, stop_token_ids, marks = self.token_ids, self.stop_token_ids, self.phase_marks
+        num_left = self.max_num_tokens - len(known)
         for count, token_id in enumerate(token_ids, 1):
-            self.token_ids.append(token_id)
-            if token_id in self.phase_marks:
-                self.phase = self.phase_marks[token_id]
-            if token_id in self.stop_token_ids:
+            known.append(token_id)
+            if token_id in marks:
+                self.phase = marks[token_id]
+            if token_id in stop_token_ids:
                 self.end = FinishReason.STOP
-            elif len(self.token_ids) >= self.max_num_tokens:
+                return count
+            if count >= num_left:
                 self.end = FinishReason.LENGTH
-            if self.end is not None:
                 return count
         if is_grammar_complete:
             self.end = FinishReason.STOP

@@ -1,12 +1,14 @@
 """The drafts of one stream: several sources, each at its pace, what is wanted before what may come to be."""
 
 import asyncio
+import random
 from array import array
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
@@ -14,11 +16,12 @@ from outrider import token_hash
 from outrider.v1 import sampling_pb2
 from services.drafter.drafting import MAX_NUM_DRAFT_TOKENS, MAX_NUM_WAITING, Drafting
 from services.drafter.lane import Lane
-from services.drafter.messages import Answer, Committed, News, Opened, Verifying, Wanted
+from services.drafter.messages import Answer, Closed, Committed, News, Opened, Verifying, Wanted
 from services.drafter.sequences import Sequences
 from tests.unit.drafter.counting_source import CountingSource
 
 HOUR = 3600.0
+T = TypeVar("T")
 
 
 class Stream:
@@ -339,3 +342,49 @@ async def test_a_cancelled_stream_leaves_the_source_to_others_when_its_call_has_
         running[1].cancel()
     assert first.answers == []
     assert source.closed == [(1, False)]
+
+
+def random_news(rng: random.Random, request_id: int) -> News:
+    """A message of which some parts contradict what was said before."""
+    ids = range(1, 4)
+
+    def some(make: Callable[[int], T]) -> list[T]:
+        return [make(number) for number in ids if rng.random() < 0.4]
+
+    def tokens(most: int) -> list[int]:
+        return list(range(rng.randrange(3), rng.randrange(most)))
+
+    names = [("suffix",), ("model",), (), ("head",)]
+    return News(
+        opened=some(lambda number: opened(number, tokens(6))),
+        committed=some(lambda number: committed(number, rng.randrange(8), *tokens(9))),
+        closed=some(lambda number: Closed(sequence_id=number, finished=True)) if rng.random() < 0.2 else [],
+        wanted=some(lambda number: wanted(number, rng.randrange(10), *rng.choice(names))),
+        verifying=some(lambda number: verifying(number, rng.randrange(10), *tokens(9))),
+        ahead_seconds=rng.choice([0.0, HOUR]),
+        request_id=request_id,
+    )
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 1 << 32))
+async def test_whatever_is_said_each_request_is_completed_once_and_last(seed) -> None:
+    rng = random.Random(seed)
+    sources = [CountingSource("suffix", length=2), CountingSource("model", length=5)]
+    lanes = [Lane(source) for source in sources]
+    stream = Stream(lanes)
+    said = [random_news(rng, number) for number in range(1, 12)]
+    async with asyncio.TaskGroup() as tasks:
+        beside = [tasks.create_task(stream.drafting.run()), tasks.create_task(stream.sequences.run())]
+        for news in said:
+            await stream.drafting.follow(news)
+        await stream.drafting.finish()
+        await stream.sequences.finish()
+        for task in beside:
+            task.cancel()
+    await stream.sequences.forget()
+    for news in said:
+        complete = [answer.complete for answer in stream.answers_to(news.request_id)]
+        assert complete[-1:] == [True] * bool(news.wanted)
+        assert sum(complete) == bool(news.wanted)
+    assert not any(source.texts for source in sources)

@@ -42,8 +42,8 @@ class Meter:
             return await stream.result()
 
 
-def asker(client: AsyncClient, meter: Meter, *, speculation: bool, **always: object) -> Ask:
-    """Returns a way to ask `client`, with drafts or without; what answers bring is noted in `meter`."""
+def asker(client: AsyncClient, meter: Meter, **always: object) -> Ask:
+    """Returns a way to ask `client`, always with these options; what answers bring is noted in `meter`."""
 
     async def ask(
         messages: Messages,
@@ -52,7 +52,7 @@ def asker(client: AsyncClient, meter: Meter, *, speculation: bool, **always: obj
         thinking: bool = True,
         **options: object,
     ) -> Answer:
-        merged = {"speculation": speculation, **always, **options}
+        merged = {**always, **options}
         stream = client.chat(messages, tools=tools, thinking=thinking, **merged)  # type: ignore[arg-type]
         return await meter.read(stream)
 

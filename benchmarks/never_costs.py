@@ -29,6 +29,7 @@ from benchmarks.agent import sessions
 from benchmarks.answers import Meter, asker
 from benchmarks.intervals import interval
 from benchmarks.progress import Progress
+from benchmarks.runs import Cell, Run, measure_run
 from benchmarks.stacks import stack
 from benchmarks.workloads import Place, Play, Repetitive, predictable, unpredictable
 from outrider import AsyncClient
@@ -38,8 +39,6 @@ FLOOR = 0.97
 MAX_HALF_WIDTH = 0.03
 # The unpredictable first, before the memory has seen anything.
 KINDS = ("unpredictable", "predictable", "repetitive")
-# So that cancelled streams are gone before the next run begins.
-PAUSE_SECONDS = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,57 +50,6 @@ class Plan:
     cell_seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """What one run showed."""
-
-    tokens_per_second: float
-    tokens_per_event: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """A kind of text, as streams of it are played, and a number of streams."""
-
-    kind: str
-    play: Play
-    num_streams: int
-
-
-async def measure_run(
-    client: AsyncClient, cell: Cell, pair: int, plan: Plan, *, drafts: bool, is_second: bool
-) -> Run:
-    """Keeps the cell's streams busy, and looks at them for a while once all have begun."""
-    meters = [Meter() for _ in range(cell.num_streams)]
-    async with asyncio.TaskGroup() as tasks:
-        streams = [
-            tasks.create_task(
-                cell.play(
-                    asker(client, meter, speculation=drafts),
-                    Place(pair=pair, is_second=is_second, stream=stream),
-                )
-            )
-            for stream, meter in enumerate(meters)
-        ]
-        for meter in meters:
-            await meter.has_begun.wait()
-        began = time.perf_counter()
-        await asyncio.sleep(plan.seconds)
-        for stream in streams:
-            stream.cancel()
-    await asyncio.sleep(PAUSE_SECONDS)
-    return _run(meters, began)
-
-
-def _run(meters: Sequence[Meter], began: float) -> Run:
-    events = sorted(event for meter in meters for event in meter.events if event[0] >= began)
-    num_tokens = sum(count for _, count in events[1:])
-    return Run(
-        tokens_per_second=num_tokens / (events[-1][0] - events[0][0]),
-        tokens_per_event=num_tokens / (len(events) - 1),
-    )
-
-
 async def measure_cell(client: AsyncClient, cell: Cell, plan: Plan, progress: Progress) -> dict[str, Any]:
     """Measures pairs until there are enough, the interval is narrow or the cell's time is over."""
     with_drafts: list[Run] = []
@@ -111,7 +59,8 @@ async def measure_cell(client: AsyncClient, cell: Cell, plan: Plan, progress: Pr
         pair = len(without)
         for is_second in (False, True):
             drafts = is_second == bool(pair % 2)
-            run = await measure_run(client, cell, pair, plan, drafts=drafts, is_second=is_second)
+            place = Place(cell=f"{cell.num_streams} streams", pair=pair, is_second=is_second)
+            run = await measure_run(client, cell, place, plan.seconds, speculation=drafts)
             (with_drafts if drafts else without).append(run)
         row = _row(cell, with_drafts, without)
         if pair < plan.num_pairs:

@@ -116,7 +116,7 @@ class Group:
 
 def prompts(count: int) -> list[list[int]]:
     """Returns questions as the gateway renders them."""
-    drawn = problems(Place(pair=0, is_second=False, stream=0))
+    drawn = problems(Place())
     return [
         encode(render([{"role": "user", "content": problem.question}]))
         for problem in itertools.islice(drawn, count)

@@ -54,7 +54,7 @@ async def write(num_answers: int, num_sessions: int, sources: tuple[str, ...]) -
 
 
 def _first_problems(num_answers: int, *, seed: int) -> list[str]:
-    place = Place(pair=0, is_second=False, stream=seed)
+    place = Place(stream=seed)
     return [problem.question for problem in islice(problems(place), num_answers)]
 
 

@@ -31,15 +31,16 @@ ENDLESS = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Which stream of which run of which pair asks."""
+    """Which stream of which run of which pair of which measurement asks."""
 
-    pair: int
-    is_second: bool
-    stream: int
+    cell: str = ""
+    pair: int = 0
+    is_second: bool = False
+    stream: int = 0
 
     def rng(self) -> Random:
         """Draws what no other stream of any run draws."""
-        return Random(f"{self.pair} {self.is_second} {self.stream}")
+        return Random(f"{self.cell} {self.pair} {self.is_second} {self.stream}")
 
 
 Play = Callable[[Ask, Place], Coroutine[Any, Any, None]]
@@ -87,6 +88,6 @@ class Repetitive:
     async def __call__(self, ask: Ask, place: Place) -> None:
         """Asks in an order that is the same in both runs of a pair."""
         requests = list(self._requests)
-        Random(f"{place.pair} {place.stream}").shuffle(requests)
+        Random(f"{place.cell} {place.pair} {place.stream}").shuffle(requests)
         for messages, options in itertools.cycle(requests):
             await ask(messages, **options)

@@ -45,9 +45,20 @@ class RunningStack:
         values = {name: value for name, _, value in (variable.partition("=") for variable in variables)}
         return f"127.0.0.1:{values[f'OUTRIDER_{service.upper()}_HTTP_PORT']}"
 
+    def log(self, service: str) -> str:
+        """Returns what a service has written since the stack began."""
+        return (Path("/proc") / str(self.pid(service)) / "fd" / "1").resolve().read_text()
+
     def kill(self, service: str) -> None:
         """Kills a service as the kernel would; the stack starts it again."""
         os.kill(self.pid(service), signal.SIGKILL)
+
+    def restart(self, service: str, *, number: signal.Signals = signal.SIGTERM) -> None:
+        """Ends a service and returns when the stack has started it again."""
+        before = self.pid(service)
+        os.kill(before, number)
+        while self.pids().get(service, before) == before:
+            time.sleep(0.05)
 
 
 def children_of(parent: int) -> Iterator[tuple[int, list[str]]]:

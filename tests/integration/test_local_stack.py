@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,11 +109,8 @@ def test_an_answer_under_way_survives_the_death_of_any_process(
     stack: RunningStack, client: Client, undisturbed: Answer, service: str
 ) -> None:
     stream = after_some_tokens(client.chat(QUESTION, **LONG), 20)
-    before = stack.pid(service)
-    stack.kill(service)
+    stack.restart(service, number=signal.SIGKILL)
     assert same_answer(stream.result()) == same_answer(undisturbed)
-    while stack.pids().get(service, before) == before:
-        time.sleep(0.05)
 
 
 class Cable:
@@ -241,3 +239,29 @@ def test_a_gateway_that_asks_for_certificates_is_found_to_serve(tmp_path: Path) 
         Client(running.target, tls=tls) as client,
     ):
         assert [model.name for model in client.models()] == ["tiny"]
+
+
+def until_logged(stack: RunningStack, service: str, event: str) -> dict[str, Any]:
+    """Returns the latest such line that a service has logged; the test's own limit ends the wait."""
+    while True:
+        lines = [line for line in stack.log(service).splitlines() if line.startswith("{") and event in line]
+        if lines:
+            return json.loads(lines[-1])
+        time.sleep(0.1)
+
+
+def test_what_was_learnt_outlives_its_process_unless_it_is_damaged(tmp_path: Path) -> None:
+    question = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True}
+    with running_stack("--state", str(tmp_path)) as running, Client(running.target) as client:
+        first = client.chat(QUESTION, **question).result()
+        running.restart("drafter")
+        assert until_logged(running, "drafter", "snapshot_restored")["num_texts"] == 1
+        (snapshot,) = (tmp_path / "drafter" / "tiny").iterdir()
+        assert snapshot.stat().st_mode & 0o777 == 0o600
+        running.restart("scheduler")
+        until_logged(running, "scheduler", "controller_state_restored")
+        assert same_answer(client.chat(QUESTION, **question, seed=first.seed).result()) == same_answer(first)
+        snapshot.write_bytes(snapshot.read_bytes()[:-1])
+        running.restart("drafter", number=signal.SIGKILL)
+        assert "digest" in until_logged(running, "drafter", "snapshot_refused")["reason"]
+        assert same_answer(client.chat(QUESTION, **question, seed=first.seed).result()) == same_answer(first)

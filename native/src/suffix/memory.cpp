@@ -15,12 +15,16 @@ constexpr double MIN_LENGTH_IN_USEFULNESS = 64;
 }  // namespace
 
 TextMemory::TextMemory(std::uint64_t seed, double half_life) : index_(seed), half_life_(half_life) {
+    recent_.reserve(CONTEXT_LENGTH);
     if (!(half_life >= 1) || !std::isfinite(half_life)) throw std::invalid_argument("half_life: must be at least 1");
 }
 
 void TextMemory::add(Tokens tokens, bool is_output, std::uint32_t now) {
     for (std::size_t at = 0; at < tokens.size; ++at) {
-        if (!follow(tokens.data[at], is_output, now)) store(tokens.data[at], is_output, now);
+        const Token token = tokens.data[at];
+        if (!follow(token, is_output, now)) store(token, is_output, now);
+        if (recent_.size() == CONTEXT_LENGTH) recent_.pop_back();
+        recent_.insert(recent_.begin(), token);
     }
 }
 
@@ -30,11 +34,9 @@ bool TextMemory::follow(Token token, bool is_output, std::uint32_t now) {
     Place next = index_.arena().next(followed_);
     if (next == NO_PLACE || index_.arena().token(next) != token) {
         // Other texts may go on as this one does.
-        std::array<Token, CONTEXT_LENGTH> context;
-        index_.arena().backwards(followed_, context.data(), context.size());
-        const Place branch = index_.find_before(context.data(), token);
+        const Place branch = index_.find_before(recent_.data(), token);
         if (branch == NO_PLACE) {
-            open_after(followed_, now);
+            open_with_context(now);
             return false;
         }
         next = index_.arena().next(branch);
@@ -51,9 +53,8 @@ void TextMemory::store(Token token, bool is_output, std::uint32_t now) {
     if (open_ == NO_TEXT) {
         open(now);
     } else if (entries_[open_].text.num_tokens == MAX_TEXT_LENGTH) {
-        const Place end = end_;
         close();
-        open_after(end, now);
+        open_with_context(now);
     }
     const Place before = end_;
     append(token, true);
@@ -106,14 +107,12 @@ void TextMemory::open(std::uint32_t now) {
     num_followed_ = 0;
 }
 
-// Opens a text that begins with the last tokens up to `place`, to lead to what follows.
-void TextMemory::open_after(Place place, std::uint32_t now) {
-    std::array<Token, CONTEXT_LENGTH> context;
-    std::size_t at = index_.arena().backwards(place, context.data(), context.size());
+// Opens a text that begins with the last tokens said, to lead to what follows.
+void TextMemory::open_with_context(std::uint32_t now) {
     open(now);
-    entries_[open_].num_context_tokens = static_cast<std::uint32_t>(at);
-    // Only the last of them is indexed: the others are so where they come from.
-    while (at-- > 0) append(context[at], at == 0);
+    entries_[open_].num_context_tokens = static_cast<std::uint32_t>(recent_.size());
+    // Only the last of them is indexed: the others are so where they were stored first.
+    for (std::size_t at = recent_.size(); at-- > 0;) append(recent_[at], at == 0);
 }
 
 void TextMemory::append(Token token, bool indexed) {
@@ -138,6 +137,7 @@ void TextMemory::end_text() {
     close();
     followed_ = NO_PLACE;
     num_followed_ = 0;
+    recent_.clear();
 }
 
 // One token more was known because of this text.
@@ -170,7 +170,7 @@ std::size_t TextMemory::forget() {
 
 // Lets go of a stored text that is about to be forgotten.
 void TextMemory::stop_following(std::uint32_t now) {
-    if (open_ == NO_TEXT) open_after(followed_, now);
+    if (open_ == NO_TEXT) open_with_context(now);
     followed_ = NO_PLACE;
     num_followed_ = 0;
 }

@@ -17,8 +17,8 @@ namespace outrider::suffix {
 constexpr std::uint32_t MAX_TEXT_LENGTH = 1024;
 // A text that agrees with a stored one for so many tokens is not stored again from there on.
 constexpr std::uint32_t MIN_REPEAT_LENGTH = 32;
-// Where storing begins again, so many tokens before are stored too: enough for the longest n-gram to lead there.
-constexpr std::uint32_t CONTEXT_LENGTH = LENGTHS[SIXTEEN];
+// Where storing begins again, so many tokens before are stored too: so the longest matches lead there.
+constexpr std::uint32_t CONTEXT_LENGTH = MAX_MATCH_LENGTH;
 constexpr std::uint16_t MAX_NUM_REPEATS = 24;
 
 // One stored text as it goes to a snapshot.
@@ -76,7 +76,7 @@ class TextMemory {
     bool follow(Token token, bool is_output, std::uint32_t now);
     void store(Token token, bool is_output, std::uint32_t now);
     void open(std::uint32_t now);
-    void open_after(Place place, std::uint32_t now);
+    void open_with_context(std::uint32_t now);
     void close();
     void append(Token token, bool indexed);
     void look_for_repeat(Place place);
@@ -102,6 +102,7 @@ class TextMemory {
     Place end_ = NO_PLACE;           // its last token
     Place followed_ = NO_PLACE;      // the stored token that the last one added agrees with, if that is known
     std::uint32_t num_followed_ = 0;  // how many tokens up to there agree, up to MIN_REPEAT_LENGTH
+    std::vector<Token> recent_;      // the last tokens of the text at the end, the last one first
 };
 
 }  // namespace outrider::suffix

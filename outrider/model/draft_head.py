@@ -13,7 +13,7 @@ from torch import Tensor
 
 from outrider.kernels import load_kernels
 from outrider.kernels.interface import Kernels, Packed
-from outrider.model.attention import GroupedAttention, StepContext
+from outrider.model.attention import StepContext, load_attention
 from outrider.model.batch import ForwardBatch
 from outrider.model.checkpoint import DTYPES, SKIPPED, Checkpoint
 from outrider.model.draft_head_config import DraftHeadConfig, head_tensors, optional_tensors
@@ -71,7 +71,7 @@ class DraftHead:
         )
         self._token_norm = layer("input_layernorm.weight", torch.float32)
         self._feature_norm = layer("hidden_norm.weight", torch.float32)
-        self._attention = GroupedAttention(network, config.attention, layer.within("self_attn."), kernels)
+        self._attention = load_attention(network, layer.within("self_attn."), kernels)
         self._feed_forward_norm = layer("post_attention_layernorm.weight", torch.float32)
         self._feed_forward = DenseFeedForward(layer.within("mlp."), kernels)
         self._norm = reader("norm.weight", torch.float32)
@@ -110,7 +110,7 @@ class DraftHead:
         return KVCache.allocate(self.config.network, num_blocks, block_size, self.dtype, self.device)
 
     def kv_bytes_per_block(self, block_size: int) -> int:
-        return block_size * self.config.attention.kv_width * self.dtype.itemsize
+        return block_size * self.config.network.attention.kv_width * self.dtype.itemsize
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, features: Tensor, kv_cache: KVCache) -> Tensor:
@@ -136,7 +136,7 @@ class DraftHead:
         return spread.index_copy_(1, self._target_ids, logits)
 
     def _step_context(self, batch: ForwardBatch, block_size: int) -> StepContext:
-        shape = self.config.attention.shape
+        shape = self.config.network.attention.shape
         plan = self._kernels.plan_attention(batch.spans, batch.positions, block_size, shape)
         return StepContext(slots=batch.slots, angles=self._rotary.angles(batch.positions), plan=plan)
 

@@ -4,10 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from outrider.model.config import GroupedAttentionConfig, ModelConfig, parse_config, read_json
+from outrider.model.config import LatentAttentionConfig, ModelConfig, parse_config, read_json
 from outrider.model.errors import ConfigError
 from outrider.model.fields import Fields
-from outrider.model.weights import Shape, feed_forward_tensors, grouped_attention_tensors
+from outrider.model.weights import (
+    Shape,
+    feed_forward_tensors,
+    grouped_attention_tensors,
+    latent_attention_tensors,
+)
 
 NUM_DEFAULT_LAYERS = 3
 # What exporters may say of variants of the head, and the value that this code computes.
@@ -20,9 +25,15 @@ SUPPORTED = {
 }
 
 
+# What is made of the embedding and the feature side by side.
+WIDE = {
+    f"self_attn.{name}.weight" for name in ("q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa")
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class DraftHeadConfig:
-    """A head of one decoder layer (EAGLE-3, arXiv 2503.01840)."""
+    """A head of one dense decoder layer (EAGLE-3, arXiv 2503.01840), of either kind of attention."""
 
     path: Path
     network: ModelConfig  # its one layer; the vocabulary is the target's
@@ -36,10 +47,6 @@ class DraftHeadConfig:
         """Read a directory's config.json; raises ConfigError for a head that this code cannot run."""
         fields = read_json(directory / "config.json")
         network = parse_config(fields)
-        if not isinstance(network.attention, GroupedAttentionConfig):
-            raise fields.error(
-                "model_type", f"{network.model_type!r} is not supported for heads, only 'llama'"
-            )
         fields.must_be("num_hidden_layers", 1)
         fields.must_be("fc_norm", False)
         for name, value in SUPPORTED.items():
@@ -52,11 +59,6 @@ class DraftHeadConfig:
             named_layers=named_layers(fields),
             normalizes_residual=fields.flag("norm_before_residual", default=False),
         )
-
-    @property
-    def attention(self) -> GroupedAttentionConfig:
-        assert isinstance(self.network.attention, GroupedAttentionConfig)
-        return self.network.attention
 
     @property
     def feature_width(self) -> int:
@@ -107,9 +109,11 @@ def head_tensors(config: DraftHeadConfig) -> dict[str, Shape]:
 def layer_tensors(config: DraftHeadConfig, D: int) -> Iterator[tuple[str, Shape]]:
     for norm in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):
         yield f"{norm}.weight", (D,)
-    # Queries, keys and values are made of the embedding and the feature side by side.
-    for name, (outputs, inputs) in grouped_attention_tensors(config.attention, D):
-        yield name, (outputs, inputs if name.endswith("o_proj.weight") else 2 * D)
+    attention = config.network.attention
+    is_latent = isinstance(attention, LatentAttentionConfig)
+    tensors = latent_attention_tensors(attention, D) if is_latent else grouped_attention_tensors(attention, D)
+    for name, shape in tensors:
+        yield name, (shape[0], 2 * D) if name in WIDE else shape
     yield from feed_forward_tensors("mlp.", D, config.network.dense_hidden_size)
 
 

@@ -116,6 +116,25 @@ class PlainHead:
         return logits
 
     def attend(self, both: Tensor) -> Tensor:
+        mixed = self.attend_latent(both) if "kv_lora_rank" in self.config else self.attend_grouped(both)
+        return mixed.transpose(0, 1).flatten(1) @ self.own["midlayer.self_attn.o_proj.weight"].T
+
+    def attend_latent(self, both: Tensor) -> Tensor:
+        """Keys and values decompressed; without any stretch of positions."""
+        own, C = self.own, self.config["kv_lora_rank"]
+        prefix, nope = "midlayer.self_attn.", self.config["qk_nope_head_dim"]
+        down = self.norm(both @ own[f"{prefix}q_a_proj.weight"].T, f"{prefix}q_a_layernorm", 1e-6)
+        heads = (self.config["num_attention_heads"], -1)
+        q = (down @ own[f"{prefix}q_b_proj.weight"].T).unflatten(1, heads).transpose(0, 1)
+        kv = both @ own[f"{prefix}kv_a_proj_with_mqa.weight"].T
+        latent = self.norm(kv[:, :C], f"{prefix}kv_a_layernorm", 1e-6)
+        both_up = (latent @ own[f"{prefix}kv_b_proj.weight"].T).unflatten(1, heads).transpose(0, 1)
+        turned = self.turn(apart(kv[None, :, C:])).expand(len(q), -1, -1)
+        k = torch.cat([both_up[..., :nope], turned], dim=-1)
+        q = torch.cat([q[..., :nope], self.turn(apart(q[..., nope:]))], dim=-1)
+        return causal(q, k, both_up[..., nope:])
+
+    def attend_grouped(self, both: Tensor) -> Tensor:
         H, G, P = (self.config[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
         q, k, v = (
             (both @ self.own[f"midlayer.self_attn.{name}_proj.weight"].T)
@@ -124,10 +143,7 @@ class PlainHead:
             for name in "qkv"
         )
         q, k = self.turn(q), self.turn(k).repeat_interleave(H // G, dim=0)
-        scores = q @ k.mT * P**-0.5
-        scores += torch.full_like(scores, -torch.inf).triu(1)
-        mixed = scores.softmax(-1) @ v.repeat_interleave(H // G, dim=0)
-        return mixed.transpose(0, 1).flatten(1) @ self.own["midlayer.self_attn.o_proj.weight"].T
+        return causal(q, k, v.repeat_interleave(H // G, dim=0))
 
     def turn(self, x: Tensor) -> Tensor:
         half = x.shape[-1] // 2
@@ -139,9 +155,19 @@ class PlainHead:
             dim=-1,
         )
 
-    def norm(self, x: Tensor, name: str) -> Tensor:
-        scale = (x.square().mean(-1, keepdim=True) + self.config["rms_norm_eps"]).rsqrt()
+    def norm(self, x: Tensor, name: str, epsilon: float | None = None) -> Tensor:
+        scale = (x.square().mean(-1, keepdim=True) + (epsilon or self.config["rms_norm_eps"])).rsqrt()
         return x * scale * self.own[f"{name}.weight"]
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    return (scores + torch.full_like(scores, -torch.inf).triu(1)).softmax(-1) @ v
+
+
+def apart(x: Tensor) -> Tensor:
+    """Pairs of neighbours as two halves."""
+    return torch.cat([x[..., 0::2], x[..., 1::2]], dim=-1)
 
 
 def widened(tensor: Tensor) -> Tensor:

@@ -20,6 +20,14 @@ BLOCK_SIZE = 16
 NUM_TOKENS = 150  # beyond an attention split
 MAX_RELATIVE_ERROR = 1e-4
 PUBLISHED = ("lm_head.weight", "d2t", "t2d")
+LATENT = {
+    "model_type": "kimi_k2",
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+}
 HEADS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "as published": ({}, PUBLISHED),
     "the target's output head": ({}, ("d2t",)),
@@ -27,6 +35,7 @@ HEADS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "an embedding of its own": ({}, (*PUBLISHED, "embed_tokens.weight")),
     "the residual normalized": ({"norm_before_residual": True}, PUBLISHED),
     "every head its own key": ({"num_key_value_heads": 6}, PUBLISHED),
+    "latent attention, as heads of Kimi K2.5 have it": (LATENT, PUBLISHED),
 }
 
 
@@ -200,6 +209,7 @@ def test_a_head_that_names_no_layers_gets_the_published_ones(tmp_path):
     [
         ({"num_hidden_layers": 2}, "num_hidden_layers"),
         ({"model_type": "mamba"}, "model_type"),
+        (LATENT, "midlayer.self_attn.q_a_proj.weight"),
         ({"eagle_config": {"use_aux_hidden_state": False}}, r"eagle_config\.use_aux_hidden_state"),
         ({"eagle_aux_hidden_state_layer_ids": None}, "eagle_aux_hidden_state_layer_ids"),
         ({"eagle_aux_hidden_state_layer_ids": [1, 2, 4]}, "eagle_aux_hidden_state_layer_ids"),

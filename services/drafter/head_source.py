@@ -8,11 +8,13 @@ from typing import Self
 
 import torch
 
+from outrider.kernels import DRAFTING
 from outrider.model.draft_head import FEATURE_DTYPE, DraftHead
 from outrider.model.errors import ModelError
 from outrider.rpc.config import ConfigError
-from services.drafter.draft_head import HeadDrafts, HeadText, UnreadFeatures
+from services.drafter.draft_head import HeadDrafts, UnreadFeatures
 from services.drafter.guess import Guess
+from services.drafter.sampled import Text
 from services.drafter.sequence import RunningSequence
 from services.drafter.source import Question
 
@@ -56,15 +58,7 @@ class HeadSource:
 
     async def guess(self, questions: Sequence[Question]) -> list[Guess]:
         """Answers questions in one batch; where features are missing or not read yet, by an empty guess."""
-        texts = [
-            HeadText(
-                sequence=question.sequence,
-                token_ids=question.token_ids,
-                num_assumed=len(question.assumed),
-                max_num_tokens=question.max_num_tokens,
-            )
-            for question in questions
-        ]
+        texts = [Text.of(question) for question in questions]
         unread = self._take_features({question.sequence for question in questions})
         return await asyncio.get_running_loop().run_in_executor(
             self._executor, self._drafts.draft, unread, texts
@@ -105,6 +99,6 @@ def _load(head_dir: Path, target_dir: Path, num_threads: int) -> DraftHead:
     # A setting of the calling thread.
     torch.set_num_threads(num_threads)
     try:
-        return DraftHead.load(head_dir, target_dir)
+        return DraftHead.load(head_dir, target_dir, backend=DRAFTING)
     except ModelError as error:
         raise ConfigError(f"OUTRIDER_DRAFTER_HEAD_DIR or OUTRIDER_DRAFTER_TARGET_DIR: {error}") from None

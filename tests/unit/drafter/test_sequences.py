@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider import token_hash
@@ -94,6 +94,7 @@ async def test_a_sequence_of_another_length_is_not_the_one_that_was_meant() -> N
         assert sequences.get(2, 2) is None
 
 
+@settings(max_examples=40)
 @given(
     cuts=st.lists(st.integers(0, 20), max_size=6),
     overlaps=st.lists(st.integers(0, 20), min_size=7, max_size=7),

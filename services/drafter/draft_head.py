@@ -18,7 +18,7 @@ from outrider.model.batch import ForwardBatch, Span
 from outrider.model.draft_head import FEATURE_DTYPE, DraftHead
 from services.drafter.guess import Guess
 from services.drafter.kv_blocks import BlockTable, KVBlocks
-from services.drafter.sampled import GrowingDraft, SamplingStates, grow
+from services.drafter.sampled import GrowingDraft, SamplingStates, Text, grow
 from services.drafter.sequence import RunningSequence
 
 BLOCK_SIZE = 16
@@ -34,16 +34,6 @@ class UnreadFeatures:
     offset: int
     rows: bytes
     next_token_ids: array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadText:
-    """The tokens that a draft is to follow: a sequence's final ones, then `num_assumed` others."""
-
-    sequence: RunningSequence
-    token_ids: array
-    num_assumed: int
-    max_num_tokens: int
 
 
 @dataclass(slots=True)
@@ -87,7 +77,7 @@ class HeadDrafts:
         self._read: dict[RunningSequence, _Read] = {}
 
     @torch.inference_mode()
-    def draft(self, unread: Sequence[UnreadFeatures], texts: Sequence[HeadText]) -> list[Guess]:
+    def draft(self, unread: Sequence[UnreadFeatures], texts: Sequence[Text]) -> list[Guess]:
         """Reads features, then returns a draft for each text; an empty one where features are missing."""
         self.blocks.begin()
         self._take_in(unread)
@@ -138,13 +128,13 @@ class HeadDrafts:
             return None
         return _Rows(table, features[num_known:], token_ids)
 
-    def _begin(self, text: HeadText) -> _Line | None:
+    def _begin(self, text: Text) -> _Line | None:
         """Returns a draft's begin in a branch of its own; None if features are missing, or room."""
         read, table = self._read.get(text.sequence), self.blocks.take(text.sequence)
         num_final = len(text.token_ids) - text.num_assumed
         if read is None or not table.num_tokens or read.offset + table.num_tokens != num_final - 1:
             return None
-        draft = self._states.begin(text.sequence, text.token_ids, text.num_assumed, text.max_num_tokens)
+        draft = self._states.begin(text)
         if draft is None:
             return None
         branch = self.blocks.fork(table, table.token_ids)

@@ -5,28 +5,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from opentelemetry.trace import INVALID_SPAN
 from torch import Tensor
 
 from outrider.model.batch import ForwardBatch, Span
 from outrider.model.transformer import Transformer
+from outrider.params import SamplingParams, SequenceParams
 from services.drafter.guess import Guess
 from services.drafter.kv_blocks import BlockTable, KVBlocks
-from services.drafter.sampled import GrowingDraft, SamplingStates, grow
+from services.drafter.sampled import GrowingDraft, SamplingStates, Text, grow
 from services.drafter.sequence import RunningSequence
 
 BLOCK_SIZE = 16
 # Rows of one forward pass, so that a long prompt holds nobody up: it is caught up over several calls.
 MAX_NUM_ROWS = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
-    """The tokens that a draft is to follow: a sequence's final ones, then `num_assumed` others."""
-
-    sequence: RunningSequence
-    token_ids: array
-    num_assumed: int
-    max_num_tokens: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,6 +69,17 @@ class DraftModel:
                 self.blocks.release(branch)
         return [lines[place].draft.guess if place in lines else Guess() for place in range(len(texts))]
 
+    def warm_up(self) -> None:
+        """Makes a draft of no consequence: libraries prepare themselves on first use, which takes long."""
+        params = SequenceParams(sampling=SamplingParams(repetition_penalty=1.1))
+        sequence = RunningSequence(
+            id=0, tenant="", num_prompt_tokens=1, params=params.to_proto(), span=INVALID_SPAN
+        )
+        for num_tokens in (1, BLOCK_SIZE):
+            token_ids = array("I", [0] * num_tokens)
+            self.draft([Text(sequence=sequence, token_ids=token_ids, num_assumed=0, max_num_tokens=2)])
+        self.forget(sequence)
+
     def forget(self, sequence: RunningSequence) -> None:
         """Lets go of a sequence."""
         self._states.forget(sequence)
@@ -87,7 +90,7 @@ class DraftModel:
         lines: dict[int, _Line] = {}
         taken: set[RunningSequence] = set()
         for place, text in enumerate(texts):
-            draft = self._states.begin(text.sequence, text.token_ids, text.num_assumed, text.max_num_tokens)
+            draft = self._states.begin(text)
             if draft is not None:
                 lines[place] = self._line(text, draft, taken, branches)
         num_left = MAX_NUM_ROWS

@@ -13,8 +13,9 @@ from outrider.model.config import read_json
 from outrider.model.errors import ModelError
 from outrider.model.transformer import Transformer
 from outrider.rpc.config import ConfigError
-from services.drafter.draft_model import DraftModel, Text
+from services.drafter.draft_model import DraftModel
 from services.drafter.guess import Guess
+from services.drafter.sampled import Text
 from services.drafter.sequence import RunningSequence
 from services.drafter.source import Question
 
@@ -48,15 +49,7 @@ class ModelSource:
 
     async def guess(self, questions: Sequence[Question]) -> list[Guess]:
         """Answers questions in one batch; where a long text is not read yet, by an empty guess."""
-        texts = [
-            Text(
-                sequence=question.sequence,
-                token_ids=question.token_ids,
-                num_assumed=len(question.assumed),
-                max_num_tokens=question.max_num_tokens,
-            )
-            for question in questions
-        ]
+        texts = [Text.of(question) for question in questions]
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._model.draft, texts)
 
     async def close(self, sequence: RunningSequence, *, finished: bool) -> None:
@@ -75,10 +68,11 @@ def _load(model_dir: Path, target_dir: Path, kv_cache_bytes: int, num_threads: i
             f"and the served model one of {target_size}"
         )
     try:
-        model = Transformer.load(model_dir, backend=DRAFTING)
+        model = DraftModel(Transformer.load(model_dir, backend=DRAFTING), kv_cache_bytes)
     except ModelError as error:
         raise ConfigError(f"OUTRIDER_DRAFTER_MODEL_DIR: {error}") from None
-    return DraftModel(model, kv_cache_bytes)
+    model.warm_up()
+    return model
 
 
 def _vocab_size(variable: str, directory: Path) -> int:

@@ -9,6 +9,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 from torch import Tensor
@@ -18,12 +19,33 @@ from outrider.params import SequenceParams
 from outrider.rpc.errors import OutriderError
 from services.drafter.guess import Alternatives, Guess
 from services.drafter.sequence import RunningSequence
+from services.drafter.source import Question
 
 # A token that is less likely to be reached and right is not drafted.
 MIN_SURVIVAL = 0.2
 # The best of each place: the token drafted and its runners-up.
 NUM_BEST = 3
 NEGATIVE_INFINITY = float("-inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """The tokens that a draft is to follow: a sequence's final ones, then `num_assumed` others."""
+
+    sequence: RunningSequence
+    token_ids: array
+    num_assumed: int
+    max_num_tokens: int
+
+    @classmethod
+    def of(cls, question: Question) -> Self:
+        """Copies what is asked: the sequence grows while a thread answers."""
+        return cls(
+            sequence=question.sequence,
+            token_ids=question.token_ids,
+            num_assumed=len(question.assumed),
+            max_num_tokens=question.max_num_tokens,
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,13 +103,12 @@ class SamplingStates:
         # None: its parameters are not for this model.
         self._states: dict[RunningSequence, SamplingState | None] = {}
 
-    def begin(
-        self, sequence: RunningSequence, token_ids: array, num_assumed: int, max_num_tokens: int
-    ) -> GrowingDraft | None:
-        """Returns the empty draft behind a text, whose last tokens are assumed; None if none can be made."""
+    def begin(self, text: Text) -> GrowingDraft | None:
+        """Returns the empty draft behind a text; None if none can be made."""
+        sequence, token_ids = text.sequence, text.token_ids
         if not token_ids or np.asarray(token_ids).max() >= self._vocab_size:
             return None
-        num_final = len(token_ids) - num_assumed
+        num_final = len(token_ids) - text.num_assumed
         if sequence not in self._states:
             self._states[sequence] = self._new(sequence, token_ids[: sequence.num_prompt_tokens])
         state = self._states[sequence]
@@ -96,7 +117,7 @@ class SamplingStates:
         state.append(token_ids[state.num_tokens : num_final].tolist())
         branch = state.branch(token_ids[num_final:].tolist())
         has_ended = branch.num_output_tokens > 0 and token_ids[-1] in branch.stop_token_ids
-        num_tokens = min(branch.num_tokens_left, max_num_tokens)
+        num_tokens = min(branch.num_tokens_left, text.max_num_tokens)
         return None if has_ended or num_tokens < 1 else GrowingDraft(state=branch, max_num_tokens=num_tokens)
 
     def forget(self, sequence: RunningSequence) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from outrider.kernels import DRAFTING
 from outrider.model.batch import ForwardBatch, Span, Tap
 from outrider.model.draft_head import DraftHead, FeatureProjection
 from outrider.model.errors import CheckpointError, ModelError
@@ -80,11 +81,17 @@ def batch_of(token_ids: list[int], first: int = 0, tap: Tap | None = None) -> Fo
 
 
 @pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("backend", ["torch", DRAFTING])
 @pytest.mark.parametrize(("dtype", "max_error"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
-def test_a_head_computes_what_a_plain_one_does_in_float64(name, dtype, max_error, target_dir, tmp_path):
+def test_a_head_computes_what_a_plain_one_does_in_float64(
+    name, dtype, max_error, backend, target_dir, tmp_path
+):
     config, optional = HEADS[name]
     directory = write_head(tmp_path / "head", head_config(**config), optional=optional)
-    head, plain = DraftHead.load(directory, target_dir, dtype=dtype), PlainHead(directory, target_dir)
+    head, plain = (
+        DraftHead.load(directory, target_dir, dtype=dtype, backend=backend),
+        PlainHead(directory, target_dir),
+    )
     features = torch.randn(NUM_TOKENS, 48, generator=torch.Generator().manual_seed(3))
     cache, token_ids = head.new_kv_cache(12, BLOCK_SIZE), token_ids_of(3)
     ours = head.forward(batch_of(token_ids), features.to(dtype), cache)

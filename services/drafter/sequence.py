@@ -14,7 +14,7 @@ from services.drafter.messages import Draft
 MAX_NUM_PROMPT_FEATURES = 1024
 MAX_NUM_FEATURES = 2048
 # Drafts of one source remembered, to tell what a step that verifies one of them may lead to.
-MAX_NUM_DRAFTS = 48
+MAX_NUM_DRAFTS = 24
 
 
 @dataclass(slots=True)

@@ -5,20 +5,21 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
+import pytest
 
 from outrider import AsyncClient
 from outrider.rpc.channel import connect
 from outrider.rpc.server import Listen, RpcServer
 from outrider.v1 import drafter_pb2_grpc, scheduler_pb2_grpc
-from outrider.v1.drafter_pb2 import DraftSource
+from services.scheduler import learnt
 from services.scheduler.config import Config
 from services.scheduler.controller import Controller, Offer, Record, StepShape
 from services.scheduler.loop import Scheduler
 from services.scheduler.service import SERVICE, SchedulerServicer
 from tests.groups import config_of, running_worker
-from tests.hostile_drafter import HostileDrafter, Manner, Trick
 from tests.integration.gateway_peers import MODEL, running_gateway
 
 LISTEN = Listen(grpc_port=0, http_port=0, drain_seconds=0)
@@ -26,26 +27,14 @@ LISTEN = Listen(grpc_port=0, http_port=0, drain_seconds=0)
 
 @dataclass(kw_only=True)
 class Speculating:
-    """The stack as its client and its drafter see it."""
+    """The stack as its client sees it."""
 
     client: AsyncClient
     scheduler: Scheduler
-    drafter: HostileDrafter
 
-    async def have_drafter(self, *, trick: Trick, manner: Manner, sources: Sequence[DraftSource]) -> None:
-        """Returns when a drafter of such manners is connected."""
-        drafter = self.drafter
-        drafter.trick, drafter.manner = trick, manner
-        if drafter.sources != tuple(sources):
-            drafter.sources = tuple(sources)
-            drafter.hang_up()
-            await self.until_drafter_is_lost()
-        while not self.scheduler.load().drafter_connected:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-    async def until_drafter_is_lost(self) -> None:
-        """Returns when the scheduler has noticed that the stream to its drafter broke."""
-        while self.scheduler.load().drafter_connected:  # noqa: ASYNC110
+    async def until_drafter_is(self, *, connected: bool) -> None:
+        """Returns when the scheduler knows that it has a drafter, or has none."""
+        while self.scheduler.load().drafter_connected != connected:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -82,11 +71,10 @@ class Reckless(Controller):
 
 
 @asynccontextmanager
-async def serving_drafter(drafter: HostileDrafter, port: int = 0) -> AsyncIterator[int]:
+async def serving_drafter(servicer: drafter_pb2_grpc.DrafterServiceServicer) -> AsyncIterator[int]:
     """Serves a drafter and yields its port."""
-    listen = Listen(grpc_port=port, http_port=0, drain_seconds=0)
-    async with RpcServer(listen, service="outrider.v1.DrafterService") as server:
-        drafter_pb2_grpc.add_DrafterServiceServicer_to_server(drafter, server.grpc)
+    async with RpcServer(LISTEN, service="outrider.v1.DrafterService") as server:
+        drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server.grpc)
         await server.start()
         yield server.grpc_port
 
@@ -105,18 +93,21 @@ async def serving_scheduler(config: Config, worker: grpc.aio.Channel) -> AsyncIt
 
 
 @asynccontextmanager
-async def speculating(drafter: HostileDrafter, port: int) -> AsyncIterator[Speculating]:
-    """Runs everything but the drafter, which is served at `port`."""
-    async with running_worker(config_of(MODEL, block_size=16, num_blocks=400)) as worker:
-        config = Config(
-            worker="in this process",
-            drafter=f"127.0.0.1:{port}",
-            # Long enough for an answer on a busy machine: what comes later is as good, but saves fewer steps.
-            max_draft_wait_ms=50,
-        )
+async def speculating(drafter_port: int, *, head_dir: Path | None = None) -> AsyncIterator[Speculating]:
+    """Runs worker, scheduler and gateway; the controller is reckless."""
+    worker_config = config_of(MODEL, block_size=16, num_blocks=400, head_dir=head_dir)
+    config = Config(
+        worker="in this process",
+        drafter=f"127.0.0.1:{drafter_port}",
+        # Long enough for an answer on a busy machine: what comes later is as good, but saves fewer steps.
+        max_draft_wait_ms=50,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learnt, "Controller", Reckless)
         async with (
+            running_worker(worker_config) as worker,
             serving_scheduler(config, worker) as (scheduler, address),
             running_gateway(address) as gateway,
             AsyncClient(f"127.0.0.1:{gateway.server.grpc_port}") as client,
         ):
-            yield Speculating(client=client, scheduler=scheduler, drafter=drafter)
+            yield Speculating(client=client, scheduler=scheduler)

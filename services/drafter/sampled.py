@@ -130,6 +130,8 @@ class SamplingStates:
             params.sampling.check(vocab_size=self._vocab_size)
         except OutriderError:
             return None
+        if params.reasoning_limit is not None and params.reasoning_limit.end_token_id >= self._vocab_size:
+            return None
         return SamplingState(params, prompt, len(prompt), max_model_len=self._max_model_len)
 
 

@@ -294,6 +294,7 @@ def test_a_token_too_doubtful_to_draft_is_an_alternative_behind_the_draft(source
     [
         SequenceParams(sampling=SamplingParams(logit_bias={VOCAB_SIZE: 1.0})),
         SequenceParams(sampling=SamplingParams(temperature=-1.0)),
+        SequenceParams(reasoning_limit=ReasoningLimit(max_tokens=0, end_token_id=VOCAB_SIZE)),
     ],
 )
 def test_a_sequence_that_cannot_be_served_gets_empty_guesses(source, params):

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -96,8 +96,18 @@ def losses(head: HeadNetwork, row: Row, num_steps: int) -> tuple[Tensor, Tensor,
     return loss, torch.stack(num_right), int(row.is_learnt.sum())
 
 
-def initialized(config: HeadConfig, network: Network, draft_ids: Tensor) -> HeadNetwork:
+def config_for(network: Network, draft_ids: Tensor) -> HeadConfig:
+    return HeadConfig(
+        vocab_size=network.config.vocab_size,
+        draft_vocab_size=len(draft_ids),
+        hidden_size=network.config.hidden_size,
+        num_feature_layers=len(FEATURE_LAYERS),
+    )
+
+
+def initialized(network: Network, draft_ids: Tensor) -> HeadNetwork:
     """A head that begins with the last layer's vector as feature, and the model's own norm and head."""
+    config = config_for(network, draft_ids)
     head = HeadNetwork(config)
     with torch.no_grad():
         head.fc.weight.mul_(0.1)
@@ -108,7 +118,13 @@ def initialized(config: HeadConfig, network: Network, draft_ids: Tensor) -> Head
 
 
 def train(
-    head: HeadNetwork, network: Network, batches: Batches, draft_ids: Tensor, budget: Budget, top: float
+    head: HeadNetwork,
+    network: Network,
+    batches: Batches,
+    draft_ids: Tensor,
+    budget: Budget,
+    top: float,
+    late_steps_begin: tuple[float, ...],
 ) -> None:
     """Steps until the budget is spent."""
     start, num_tokens, num_steps = time.process_time(), 0, 0
@@ -117,7 +133,7 @@ def train(
         optimizer = Optimizer(head, pool)
         while (spent := budget.spent(time.process_time() - start, num_tokens)) < 1:
             batch = batches.next()
-            num_ahead = NUM_STEPS - sum(spent < begin for begin in LATE_STEPS_BEGIN)
+            num_ahead = NUM_STEPS - sum(spent < begin for begin in late_steps_begin)
             parts = [losses(head, row, num_ahead) for row in rows_of(network, batch, draft_ids)]
             num_learnt = sum(part[2] for part in parts)
             loss = torch.stack([part[0] for part in parts]).sum() / num_learnt
@@ -164,12 +180,23 @@ def export(head: HeadNetwork, draft_ids: Tensor, directory: Path) -> None:
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
 
 
+def load(directory: Path, network: Network) -> tuple[HeadNetwork, Tensor]:
+    """An exported head and its tokens: what `export` does, undone."""
+    tensors = load_file(directory / "model.safetensors")
+    difference, _ = tensors.pop("d2t"), tensors.pop("t2d")
+    draft_ids = difference + torch.arange(len(difference))
+    head = HeadNetwork(config_for(network, draft_ids))
+    head.load_state_dict({name: value.float() for name, value in tensors.items()})
+    return head, draft_ids
+
+
 def main() -> None:
     """Reads the options, trains and exports."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="directory for the head")
+    parser.add_argument("--start", type=Path, help="an exported head to go on from, all steps from the first")
     parser.add_argument("--minutes", type=float, default=6, help="of a core's time")
     parser.add_argument("--tokens", type=int, default=20_000_000)
     parser.add_argument("--tokens-per-step", type=int, default=1024)
@@ -182,18 +209,16 @@ def main() -> None:
     torch.manual_seed(args.seed)
     tokenizer = Tokenizer.from_file(str(MODEL_DIR / "tokenizer.json"))
     network = load_checkpoint(MODEL_DIR)
-    draft_ids, share = draft_vocabulary(tokenizer, args.vocabulary)
-    print(f"{len(draft_ids)} tokens make up {100 * share:.2f} % of what is written", flush=True)
-    config = HeadConfig(
-        vocab_size=network.config.vocab_size,
-        draft_vocab_size=len(draft_ids),
-        hidden_size=network.config.hidden_size,
-        num_feature_layers=len(FEATURE_LAYERS),
-    )
-    head = initialized(config, network, draft_ids)
+    if args.start:
+        head, draft_ids = load(args.start, network)
+    else:
+        draft_ids, share = draft_vocabulary(tokenizer, args.vocabulary)
+        print(f"{len(draft_ids)} tokens make up {100 * share:.2f} % of what is written", flush=True)
+        head = initialized(network, draft_ids)
     batches = Batches(tokenizer, Random(args.seed), args.tokens_per_step)
     budget = Budget(max_seconds=args.minutes * 60, max_num_tokens=args.tokens)
-    train(head, network, batches, draft_ids, budget, args.rate)
+    late_steps_begin = () if args.start else LATE_STEPS_BEGIN
+    train(head, network, batches, draft_ids, budget, args.rate, late_steps_begin)
     export(head, draft_ids, args.out)
 
 

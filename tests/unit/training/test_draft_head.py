@@ -15,9 +15,9 @@ from outrider.model.transformer import Transformer
 from training.batches import lay_out
 from training.chat import MODEL_DIR, special_id
 from training.documents import Document, document
-from training.draft_head import draft_vocabulary, export, initialized, losses, rows_of
+from training.draft_head import draft_vocabulary, export, initialized, load, losses, rows_of
 from training.export import load_checkpoint
-from training.head_network import HeadConfig, HeadNetwork
+from training.head_network import HeadNetwork
 from training.network import Network
 
 NUM_STEPS = 4
@@ -44,8 +44,7 @@ def draft_ids(tokenizer: Tokenizer) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def head(network: Network, draft_ids: torch.Tensor) -> HeadNetwork:
     torch.manual_seed(0)
-    config = HeadConfig(vocab_size=800, draft_vocab_size=400, hidden_size=192)
-    head = initialized(config, network, draft_ids)
+    head = initialized(network, draft_ids)
     # As the exported weights are rounded.
     head.load_state_dict(
         {name: value.to(torch.bfloat16).float() for name, value in head.state_dict().items()}
@@ -73,6 +72,9 @@ def test_training_computes_what_drafting_computes(
     network: Network, head: HeadNetwork, draft_ids: torch.Tensor, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     export(head, draft_ids, tmp_path)
+    again, ids = load(tmp_path, network)
+    assert torch.equal(ids, draft_ids)
+    assert all(torch.equal(value, head.state_dict()[name]) for name, value in again.state_dict().items())
     served = DraftHead.load(tmp_path, MODEL_DIR, dtype=torch.float32)
     target = Transformer.load(MODEL_DIR, dtype=torch.float32)
     projection = FeatureProjection.load(tmp_path, target)

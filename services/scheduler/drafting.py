@@ -27,8 +27,8 @@ NUM_STEPS_WITH_FEATURES = 16
 class Drafting:
     """Talks with the drafter about the sequences for which the controller finds that drafts pay.
 
-    At most two messages a step: before it, what is wanted for the sequences that no kept draft fits; while
-    the group computes, what it verifies, so that drafts for the likely outcomes are there when it is done.
+    At most two messages a step: before it, what is wanted for the sequences that have no good draft yet;
+    while the group computes, what it verifies, so that drafts for likely outcomes are there when it is done.
     """
 
     def __init__(self, channel: grpc.aio.Channel, config: Config, counters: Counters) -> None:
@@ -61,14 +61,16 @@ class Drafting:
         self._is_step_in_flight = False
         self.drafter.news.drop_questions()
         wanting = [sequence for sequence in running if sequence.wants_draft]
-        missing, num_hits = [], 0
+        missing: list[tuple[Sequence, tuple[str, ...]]] = []
+        num_hits = 0
         for sequence in wanting:
             sequence.sources = self._sources(sequence)
-            if fitting := self._kept.fitting(sequence):
-                sequence.offers |= fitting
+            fitting = self._kept.fitting(sequence)
+            sequence.offers |= fitting
+            if lacking := self._lacking(sequence, sequence.sources):
+                missing.append((sequence, lacking))
+            elif fitting:
                 num_hits += 1
-            elif sequence.sources and not sequence.offers:
-                missing.append(sequence)
         self._counters.num_draft_hits += num_hits
         if num_hits and not missing:
             self._counters.draft_wait_saved_seconds += self._round_trip_seconds.value or 0.0
@@ -76,16 +78,23 @@ class Drafting:
             return 0.0
         return await self._ask(missing, shape_of(wanting))
 
-    async def _ask(self, missing: list[Sequence], shape: StepShape) -> float:
+    def _lacking(self, sequence: Sequence, sources: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the sources to ask: all where there is no draft, else those that do better than it."""
+        if not sequence.offers:
+            return sources
+        there = {source: draft.confidences for source, draft in sequence.offers.items()}
+        beats, record = self.controller.beats, sequence.record
+        return tuple([source for source in sources if source not in there and beats(record, source, there)])
+
+    async def _ask(self, missing: list[tuple[Sequence, tuple[str, ...]]], shape: StepShape) -> float:
         """Asks, and waits as long as it pays; not for a drafter that still owes an earlier answer."""
         may_wait = not self.drafter.owes_answer
         self._counters.num_draft_questions += len(missing)
-        for sequence in missing:
-            sources = sequence.sources or ()
+        for sequence, sources in missing:
             self.drafter.news.want(sequence, sources)
             self.controller.note_question(sequence.record, sources)
         self.drafter.send()
-        seconds = self.controller.wait_seconds([sequence.record for sequence in missing], shape)
+        seconds = self.controller.wait_seconds([sequence.record for sequence, _ in missing], shape)
         if not may_wait or seconds <= 0:
             return 0.0
         began = time.perf_counter()
@@ -93,7 +102,7 @@ class Drafting:
         waited = time.perf_counter() - began
         self.controller.note_wait(waited)
         self._counters.draft_wait_seconds += waited
-        for sequence in missing:
+        for sequence, _ in missing:
             sequence.offers |= self._kept.fitting(sequence)
         return waited
 

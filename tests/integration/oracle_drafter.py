@@ -38,6 +38,7 @@ class OracleDrafter(drafter_pb2_grpc.DrafterServiceServicer):
     sources: Sequence[DraftSource] = (SUFFIX,)
     num_late: int = 0  # tokens by which its drafts are behind
     drafts_ahead: bool = False
+    not_ahead: Sequence[DraftSource] = ()
     num_streams: int = 0
     told: dict[int, Told] = field(default_factory=dict)
     closed: list[pb.DraftSequenceClosed] = field(default_factory=list)
@@ -104,7 +105,7 @@ class OracleDrafter(drafter_pb2_grpc.DrafterServiceServicer):
             outcome = self._follow_up(told.token_ids, told.seed, len(verifying.token_ids) + 1)
             num_accepted = sum(a == b for a, b in zip(outcome, verifying.token_ids, strict=False))
             assumed = outcome[: num_accepted + 1]
-            for source in verifying.sources:
+            for source in set(verifying.sources) - set(self.not_ahead):
                 wrong = [*assumed[:-1], (assumed[-1] + 1) % VOCAB_SIZE]
                 for tokens in (wrong, assumed):
                     drafts.append(

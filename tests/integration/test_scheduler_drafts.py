@@ -175,6 +175,17 @@ async def test_the_best_of_several_sources_wins_and_is_named() -> None:
     assert sum(counts.get("model", 0) for counts in named) == s.scheduler.counters.num_accepted_tokens
 
 
+async def test_a_source_that_does_better_is_asked_though_another_has_drafted_ahead() -> None:
+    def spoil_suffix(draft: pb.Draft) -> None:
+        if draft.source == SUFFIX:
+            spoil_first(draft)
+
+    oracle = OracleDrafter(sources=(SUFFIX, MODEL), spoil=spoil_suffix, drafts_ahead=True, not_ahead=(MODEL,))
+    counters = (await run(oracle)).scheduler.counters
+    assert counters.num_steps < NUM_TOKENS / 2
+    assert counters.num_draft_hits > 0
+
+
 async def test_a_sequence_that_may_not_be_guessed_ahead_is_never_spoken_of() -> None:
     oracle = OracleDrafter()
     async with drafted(oracle) as s:

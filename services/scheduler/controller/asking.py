@@ -1,6 +1,8 @@
 """Whom to ask for drafts: a question costs, and one that does not pay is asked ever more seldom."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 from services.scheduler.controller.facts import SOURCES, Settings
@@ -99,6 +101,19 @@ class Asking:
             if known.is_open:
                 best = max(best, known.mean_yield - self._price[source])
         return best
+
+    def beats(self, record: Record, source: str, drafts: Mapping[str, Sequence[float]]) -> bool:
+        """Returns whether to ask a source should win more than the drafts of other sources that are there.
+
+        Their confidences are taken at their word, but for no more than was accepted of their source of late.
+        """
+        hoped = self.record(record, source).mean_yield - self._price[source]
+        for other, confidences in drafts.items():
+            known = self.record(record, other)
+            rate = (known.num_accepted + 2) / (known.num_observed + 2)
+            if sum(accumulate([min(confidence, rate) for confidence in confidences], mul)) >= hoped:
+                return False
+        return True
 
     def state(self) -> dict[str, Any]:
         """Returns what was learnt."""

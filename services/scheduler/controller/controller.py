@@ -67,6 +67,10 @@ class Controller:
         is_time, number = self.asking.is_time, self.num_steps
         return tuple([source for source in available if is_time(record, source, number)])
 
+    def beats(self, record: Record, source: str, drafts: Mapping[str, Sequence[float]]) -> bool:
+        """Returns whether to ask a source should win more than drafts that are there, by confidences."""
+        return self.asking.beats(record, source, drafts)
+
     def wait_seconds(self, records: Sequence[Record], shape: StepShape) -> float:
         """Returns how long the coming step may wait for drafts of these sequences; 0 not at all."""
         expected_yield = self.asking.expected_yield

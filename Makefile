@@ -28,7 +28,7 @@ demo: setup
 	$(BIN)/python -m services.demo
 
 up: setup
-	$(BIN)/python -m services $(if $(MODEL),--model $(MODEL))
+	$(BIN)/python -m services $(if $(MODEL),--model $(MODEL)) $(if $(DRAFTER),--drafter $(DRAFTER))
 
 test: setup
 	$(BIN)/python -m pytest
@@ -44,6 +44,7 @@ protos: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.speculation_report --measure all
 
 clean:
 	rm -rf .venv native/build native/*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -65,7 +65,8 @@ class CostModel:
 
     def predict(self, shape: StepShape, num_further_rows: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns seconds and their relative standard error with 0, 1, ... further rows; never falling."""
-        begin, end = shape.num_rows - 1, shape.num_rows + num_further_rows
+        begin = max(0, shape.num_rows - 1)
+        end = begin + num_further_rows + 1
         curve = self._curve(shape.num_sequences, end)
         seconds = curve.seconds[begin:end] + shape.num_context_tokens * curve.per_context_token[begin:end]
         seconds *= math.exp(self._log_speed)

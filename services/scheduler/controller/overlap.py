@@ -43,13 +43,15 @@ class Overlap:
     def note(self, num_sequences: int, num_rows: int, num_distinct: float) -> None:
         """Learns from the mean over the layers of the experts that a step woke."""
         num_experts, num_layers = self._model.num_experts, max(1, self._model.num_moe_layers)
-        if not self._rate or num_distinct < self._model.num_experts_per_token or num_rows <= 1:
+        is_all = num_distinct > num_experts - 0.5
+        if not self._rate or num_distinct < self._model.num_experts_per_token or is_all or num_rows <= 1:
             return
-        share = min(num_distinct / num_experts, 1 - 0.5 / num_experts)
+        share = num_distinct / num_experts
         exponent = -math.log1p(-share)
         slope = exponent * (1 - share)  # d share / d log n
         variance = share * (1 - share) / (num_experts * num_layers * slope * slope)
-        weight = _MISFIT / (_MISFIT + variance)
+        # Where nearly all experts are awake, which ones are popular tells more than how many tokens there are.
+        weight = _MISFIT / (_MISFIT * (1 + exponent * exponent) + variance)
         x, y = math.log(num_sequences), math.log(num_rows / num_sequences)
         self._add(x, y, max(0.0, math.log(exponent / self._rate)), weight)
 

@@ -2,6 +2,6 @@
 
 service -> admission -> schedule -> (places, rows, fairness, allocation) -> batch -> group -> worker
 loop: receive, schedule, step, process; news go out through events
-drafting -> (drafter, news, kept, ahead): asks for drafts before a step and, while the group computes, for the next
+drafting -> (drafter, news, kept, ahead): asks for drafts before a step and, while the group computes, ahead
 controller: what drafts cost and what they are worth; learnt keeps it over restarts
 """

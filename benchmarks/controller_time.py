@@ -4,8 +4,8 @@
 
 Every sequence has a draft of 8 tokens in every step, and everything is asked of the controller that the
 scheduler asks: whom to ask, how long to wait, which offer, how long, and what became of all of it. Prints one
-JSON line: milliseconds of processor time per step, the median and the mean (the fits come every few steps), by
-number of sequences. Target: 0.2 for 64.
+JSON line: milliseconds of processor time per step, the median and the mean (the fits come every few steps),
+by number of sequences. Target: 0.2 for 64.
 """
 
 import argparse

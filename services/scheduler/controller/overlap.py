@@ -50,7 +50,7 @@ class Overlap:
         exponent = -math.log1p(-share)
         slope = exponent * (1 - share)  # d share / d log n
         variance = share * (1 - share) / (num_experts * num_layers * slope * slope)
-        # Where nearly all experts are awake, which ones are popular tells more than how many tokens there are.
+        # Where nearly all are awake, how popular some are tells more than how many tokens there are.
         weight = _MISFIT / (_MISFIT * (1 + exponent * exponent) + variance)
         x, y = math.log(num_sequences), math.log(num_rows / num_sequences)
         self._add(x, y, max(0.0, math.log(exponent / self._rate)), weight)

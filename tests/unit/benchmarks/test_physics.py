@@ -14,7 +14,7 @@ def test_the_physics_agree_with_the_published_figures() -> None:
 
 
 def test_the_chosen_lengths_show_the_three_regimes() -> None:
-    """Long where a step waits for latencies, short where each token wakes experts, long where all are awake."""
+    """Long while latencies rule, short while each token wakes experts, long when all are awake."""
     lengths = {}
     for size in (1, 8, 96):
         found = run(Controlled(new_controller()), DEVICES["B200"], 0.7, size, num_tokens=120)

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import shlex
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -46,8 +47,12 @@ def command() -> str:
 
 
 def save(name: str, rows: Sequence[Mapping[str, Any]], directory: Path = DIRECTORY) -> None:
-    """Writes a result, over the one before."""
-    result = Result(command=command(), machine=machine(), day=date.today().isoformat(), rows=rows)
+    """Writes a result of the module that runs, over the one before."""
+    _write(name, command(), rows, directory)
+
+
+def _write(name: str, command: str, rows: Sequence[Mapping[str, Any]], directory: Path) -> None:
+    result = Result(command=command, machine=machine(), day=date.today().isoformat(), rows=rows)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f"{name}.json").write_text(json.dumps(asdict(result), indent=1) + "\n")
 
@@ -56,3 +61,11 @@ def load(name: str, directory: Path = DIRECTORY) -> Result | None:
     """Reads a result; None if there is none."""
     path = directory / f"{name}.json"
     return Result(**json.loads(path.read_text())) if path.exists() else None
+
+
+def capture(name: str, module: str, arguments: Sequence[str], directory: Path = DIRECTORY) -> None:
+    """Runs a benchmark that prints its rows as JSON lines, and writes them as a result."""
+    line = [sys.executable, "-m", module, *arguments]
+    output = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True).stdout
+    rows = [json.loads(row) for row in output.splitlines() if row.startswith("{")]
+    _write(name, shlex.join(["python", "-m", module, *arguments]), rows, directory)

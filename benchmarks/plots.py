@@ -1,0 +1,154 @@
+"""The plots of the report on speculation, one function per figure, as SVG."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+WIDTH, HEIGHT = 7.2, 3.6
+Rows = Sequence[Mapping[str, Any]]
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+
+
+def draw(name: str, rows: Rows, directory: Path) -> Path:
+    """Draws the plot of a result and returns its path; equal rows make equal files."""
+    matplotlib.rcParams.update({"svg.hashsalt": name, "font.size": 9, "axes.grid": True, "grid.alpha": 0.3})
+    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+    PLOTS[name](figure.subplots(), rows)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}.svg"
+    figure.savefig(path, metadata={"Date": None})
+    return path
+
+
+def _never_costs(axes: Axes, rows: Rows) -> None:
+    """Draws each cell's median ratio with its interval."""
+    for number, (kind, cells) in enumerate(_by(rows, "kind").items()):
+        places = [place + 0.12 * (number - 1) for place in range(len(cells))]
+        medians = [cell["median"] for cell in cells]
+        errors = [
+            [cell["median"] - cell["low"] for cell in cells],
+            [cell["high"] - cell["median"] for cell in cells],
+        ]
+        axes.errorbar(places, medians, errors, fmt="o", capsize=3, color=COLOURS[number], label=kind)
+    counts = sorted({row["num_streams"] for row in rows})
+    axes.set_xticks(range(len(counts)), [str(count) for count in counts])
+    axes.axhline(0.97, color="black", linewidth=0.8, linestyle="--", label="0.97")
+    axes.set(xlabel="streams", ylabel="tokens/s, with drafts by without", yscale="log")
+    _plain(axes, [1, 1.5, 2, 3, 5, 8])
+    axes.legend()
+
+
+def _learns(axes: Axes, rows: Rows) -> None:
+    """Draws rate and accepted tokens of every pass."""
+    names = [row["pass"] for row in rows]
+    axes.bar(names, [row["tokens_per_second"] for row in rows], 0.5, color=COLOURS[0])
+    axes.set(ylabel="tokens/s")
+    beside = axes.twinx()
+    beside.plot(names, [row["accepted_per_step"] for row in rows], "D", color=COLOURS[1])
+    beside.set(ylabel="accepted tokens per step (diamonds)", ylim=(0, 8.5))
+    beside.grid(visible=False)
+
+
+def _regret(axes: Axes, rows: Rows) -> None:
+    """Draws tokens/s of every fixed length by those of the controller, for one number of streams each."""
+    for number, row in enumerate(rows):
+        relative = [fixed / row["tokens_per_second"] for fixed in row["fixed_tokens_per_second"]]
+        label = f"{row['kind']}, {row['num_streams']}"
+        axes.plot(
+            range(len(relative)),
+            relative,
+            ".-",
+            linewidth=0.9,
+            color=COLOURS[list(_by(rows, "kind")).index(row["kind"])],
+            alpha=0.3 + 0.7 * (number % 4) / 3,
+            label=label,
+        )
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set(xlabel="fixed draft length", ylabel="tokens/s by the controller's")
+    axes.legend(fontsize=6, ncols=2)
+
+
+def _caps(axes: Axes, rows: Rows) -> None:
+    """Draws how the controller alone compares with the controller under each cap."""
+    capped = [row for row in rows if row["cap"] != "none"]
+    ratios = [row["uncapped_to_capped"] for row in capped]
+    errors = [[r["median"] - r["low"] for r in ratios], [r["high"] - r["median"] for r in ratios]]
+    axes.errorbar(range(len(capped)), [r["median"] for r in ratios], errors, fmt="o", capsize=3)
+    axes.set_xticks(range(len(capped)), [row["cap"] for row in capped])
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set(xlabel="cap on the draft length", ylabel="tokens/s, without a cap by with")
+
+
+def _acceptance(axes: Axes, rows: Rows) -> None:
+    """Draws the fraction accepted at each place, by source and temperature."""
+    styles = {0.0: "-", 0.8: "--", 1.5: ":"}
+    chosen = [row for row in rows if row.get("noise", "same") == "same" and row.get("num_seqs", 1) == 1]
+    sources = list(_by(chosen, "source"))
+    for row in chosen:
+        values = [value for value in row["per_position"] if value is not None]
+        axes.plot(
+            range(1, len(values) + 1),
+            values,
+            styles.get(row["temperature"], "-"),
+            marker=".",
+            color=COLOURS[sources.index(row["source"])],
+            label=f"{row['source']}, temperature {row['temperature']:g}",
+        )
+    axes.set(xlabel="place in the draft", ylabel="accepted, if those before were", ylim=(0, 1.02))
+    axes.legend(fontsize=7)
+
+
+def _physics(axes: Axes, rows: Rows) -> None:
+    """Draws the chosen draft length against the batch size, and the gain."""
+    sizes = [row["batch_size"] for row in rows]
+    axes.plot(sizes, [row["draft_length"] for row in rows], "o-", color=COLOURS[0])
+    axes.set(xscale="log", xlabel="batch size", ylabel="draft length chosen (circles)")
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+    beside = axes.twinx()
+    beside.plot(sizes, [row["gain_over_none"] for row in rows], "D--", color=COLOURS[1])
+    beside.set(ylabel="tokens/s by none drafted (diamonds)")
+    beside.grid(visible=False)
+
+
+def _eviction(axes: Axes, rows: Rows) -> None:
+    """Draws hit rates less those of least recently used, on the agents' conversations."""
+    baseline = "least recently used"
+    chosen = [row for row in rows if row["workload"].startswith("agents")]
+    policies = [name for name in chosen[0] if name not in ("workload", "num_blocks", baseline)]
+    for number, policy in enumerate(policies):
+        gains = [100 * (row[policy] - row[baseline]) for row in chosen]
+        axes.plot(range(len(chosen)), gains, ".-", color=COLOURS[number], label=policy)
+    labels = [f"{row['workload']}\n{row['num_blocks']}" for row in chosen]
+    axes.set_xticks(range(len(chosen)), labels, rotation=70, fontsize=6)
+    axes.axhline(0.0, color="black", linewidth=0.8)
+    axes.set(ylabel="points of hit rate over\nleast recently used")
+    axes.legend(fontsize=7)
+
+
+PLOTS: Mapping[str, Callable[[Axes, Rows], None]] = {
+    "never_costs": _never_costs,
+    "regret": _regret,
+    "caps": _caps,
+    "learns": _learns,
+    "acceptance": _acceptance,
+    "physics": _physics,
+    "eviction": _eviction,
+}
+
+
+def _by(rows: Rows, key: str) -> dict[str, list[Mapping[str, Any]]]:
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row[key], []).append(row)
+    return groups
+
+
+def _plain(axes: Axes, ticks: Sequence[float]) -> None:
+    """Writes the ticks of a logarithmic axis as plain numbers."""
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()

@@ -1,0 +1,100 @@
+"""Writes the report on speculation, docs/speculation.md, from the raw results in docs/results.
+
+    python -m benchmarks.speculation_report [--measure all | NAME ...]
+                                            [--results DIR] [--output FILE]
+
+`--measure` runs the benchmarks first, all of them (about 50 minutes on two cores) or those that are named.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import plots, results
+from benchmarks.sections import Section, read
+
+PATH = Path(__file__).parents[1] / "docs" / "speculation.md"
+# Large and made anew each time: not part of the repository.
+DRAFTS = Path(__file__).parents[1] / "build" / "benchmarks" / "drafts.jsonl"
+COSTS = results.DIRECTORY / "step_costs.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A benchmark to run: the module, its arguments, and whether it prints rows for us to keep."""
+
+    module: str
+    arguments: Sequence[str] = ()
+    prints_rows: bool = False
+
+
+STUDIES: dict[str, Study] = {
+    "never_costs": Study(module="never_costs"),
+    "learns": Study(module="learns"),
+    "caps": Study(module="caps"),
+    "drafting_ahead": Study(module="drafting_ahead"),
+    "step_costs": Study(module="step_costs", arguments=[str(COSTS)]),
+    "record_drafts": Study(module="record_drafts", arguments=[str(DRAFTS)]),
+    "regret": Study(
+        module="regret", arguments=["--drafts", str(DRAFTS), "--costs", str(COSTS)], prints_rows=True
+    ),
+    "acceptance": Study(module="acceptance", prints_rows=True),
+    "features": Study(module="features", prints_rows=True),
+    "suffix_memory": Study(module="suffix_memory", prints_rows=True),
+    "controller_time": Study(module="controller_time", prints_rows=True),
+    "physics": Study(module="physics", prints_rows=True),
+    "eviction": Study(module="eviction"),
+}
+
+
+def measure(names: Sequence[str]) -> None:
+    """Runs benchmarks one after another."""
+    DRAFTS.parent.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        study = STUDIES[name]
+        sys.stderr.write(f"{name}: python -m benchmarks.{study.module} {' '.join(study.arguments)}\n")
+        if study.prints_rows:
+            results.capture(name, f"benchmarks.{study.module}", study.arguments)
+        else:
+            line = [sys.executable, "-m", f"benchmarks.{study.module}", *study.arguments]
+            subprocess.run(line, check=True)
+
+
+def section(one: Section, directory: Path, output: Path) -> str:
+    """Returns a section with its plot and its table, or that there is no result."""
+    found = results.load(one.name, directory)
+    if found is None:
+        return f"## {one.title}\n\n{one.text}\n\nNot measured yet."
+    parts = [f"## {one.title}", one.text, one.verdict(found.rows)]
+    if one.name in plots.PLOTS:
+        path = plots.draw(one.name, found.rows, output.parent / "plots")
+        parts.append(f"![{one.title}]({path.relative_to(output.parent)})")
+    parts += [one.table(found.rows), f"`{found.command}`, {found.day}, on {found.machine}."]
+    return "\n\n".join(part for part in parts if part)
+
+
+def report(directory: Path, output: Path) -> str:
+    """Returns the whole report on the results in a directory, with its plots beside `output`."""
+    head, sections = read()
+    return "\n\n".join([head, *(section(one, directory, output) for one in sections)]) + "\n"
+
+
+def main() -> None:
+    """Measures what is asked for and writes the report."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--measure", nargs="+", choices=["all", *STUDIES], default=[])
+    parser.add_argument("--results", type=Path, default=results.DIRECTORY)
+    parser.add_argument("--output", type=Path, default=PATH)
+    arguments = parser.parse_args()
+    measure(list(STUDIES) if "all" in arguments.measure else arguments.measure)
+    arguments.output.write_text(report(arguments.results, arguments.output))
+    print(arguments.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -12,22 +12,28 @@ PROMPTS = ("What is 4785 + 2467?", "Sort 42, 7, 19, 3 and 56.", "Once upon a tim
 
 
 def _sampled(rng: random.Random, index: int) -> dict[str, Any]:
+    """The first three have everything at once, one at each temperature; others some of it."""
+    bias = {rng.randrange(700): 3.0, rng.randrange(700): -3.0}
+    sampling = {
+        "min_p": 0.05,
+        "repetition_penalty": 1.3,
+        "presence_penalty": 0.7,
+        "frequency_penalty": 1.5,
+        "logit_bias": bias,
+        "num_logprobs": 3,
+    }
     return {
         "prompt": PROMPTS[index % len(PROMPTS)],
-        "max_tokens": rng.randint(8, 20),
+        "max_tokens": rng.randint(12, 20),
         "temperature": (0.0, 0.8, 1.5)[index % 3],
-        "min_p": rng.choice((0.0, 0.05)),
-        "repetition_penalty": rng.choice((1.0, 1.3)),
-        "presence_penalty": rng.choice((0.0, 0.7)),
-        "frequency_penalty": rng.choice((0.0, 1.5)),
-        "logit_bias": rng.choice(({}, {rng.randrange(700): 3.0, rng.randrange(700): -3.0})),
-        "num_logprobs": rng.choice((0, 3)),
         "ignore_eos": True,
+        **{name: value for name, value in sampling.items() if index < 3 or rng.random() < 0.3},
     }
 
 
 # Ends that a draft may cross, and constraints that it may break.
 SPECIAL: tuple[dict[str, Any], ...] = (
+    {"message": "What is 17 + 25?", "temperature": 0.8, "max_tokens": 24, "max_reasoning_tokens": 6},
     {"prompt": PROMPTS[0], "temperature": 0.0, "max_tokens": 1},
     {"prompt": PROMPTS[0], "temperature": 0.8, "max_tokens": 2, "ignore_eos": True},
     {"prompt": PROMPTS[3], "temperature": 0.8, "max_tokens": 24, "stop": ["7"], "ignore_eos": True},
@@ -49,18 +55,26 @@ def essence(answer: Answer) -> tuple:
     """What must not change."""
     usage = (answer.usage.prompt_tokens, answer.usage.completion_tokens)
     end = (answer.finish_reason, answer.stop_string, answer.stop_token_id)
-    return (answer.token_ids, answer.text, answer.logprobs, end, usage)
+    return (answer.token_ids, answer.reasoning, answer.text, answer.logprobs, end, usage)
+
+
+async def ask(client: AsyncClient, question: dict[str, Any]) -> Answer:
+    """Asks for the answer to a message, or for the rest of a text."""
+    if "message" in question:
+        options = {name: value for name, value in question.items() if name != "message"}
+        return await client.chat(question["message"], **options).result()
+    return await client.generate(**question).result()
 
 
 async def ask_each_alone(client: AsyncClient) -> list[Answer]:
     """Asks one question after the other, without speculation."""
-    return [await client.generate(**question, speculation=False).result() for question in questions()]
+    return [await ask(client, question | {"speculation": False}) for question in questions()]
 
 
 async def ask_together(client: AsyncClient) -> list[Answer]:
     """Asks all questions at once."""
     async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(client.generate(**question).result()) for question in questions()]
+        asked = [tasks.create_task(ask(client, question)) for question in questions()]
     return [task.result() for task in asked]
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +49,10 @@ class Reckless(Controller):
     def sources(self, record: Record, available: frozenset[str]) -> tuple[str, ...]:
         """Asks all sources."""
         return tuple(sorted(available))
+
+    def beats(self, record: Record, source: str, drafts: Mapping[str, Sequence[float]]) -> bool:
+        """Asks for another draft half of the time."""
+        return self._rng.random() < 0.5
 
     def wait_seconds(self, records: Sequence[Record], shape: StepShape) -> float:
         """Waits as long as is allowed."""

@@ -8,6 +8,8 @@ from services.scheduler.recent import Recent
 # Where drafter and group share cores, what a draft made ahead takes slows the step down that it is to save
 # waiting behind, and most are made for outcomes that never come: so only for such a part of a step each.
 MAX_PART_ON_SHARED_CORES = 0.01
+# A step that took longer than this was held up: the next one will not be.
+MAX_SECONDS = 10.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,7 +31,7 @@ class Ahead:
 
     def seconds(self, step_seconds: float) -> float:
         """Returns the time in a step that takes so long."""
-        return self.fraction * step_seconds
+        return min(self.fraction * step_seconds, MAX_SECONDS)
 
     def worthwhile(self, sources: Iterable[str], step_seconds: float) -> list[str]:
         """Returns which of the sources may draft ahead in a step that takes so long."""

@@ -193,6 +193,21 @@ async def test_a_sequence_that_may_not_be_guessed_ahead_is_never_spoken_of() -> 
     assert oracle.requests == []
 
 
+async def test_a_text_that_no_draft_was_asked_for_is_learnt_from_at_its_end() -> None:
+    oracle = OracleDrafter()
+    async with drafted(oracle) as s:
+        # There is no room for a draft before the one token to come.
+        await s.client.submit(1, PROMPT, max_tokens=1)
+        await s.client.read_to_end(1)
+        await until(lambda: len(oracle.closed) == 1)
+        assert oracle.closed[0].finished
+        assert oracle.told[oracle.closed[0].sequence_id].token_ids == [
+            *PROMPT,
+            *expected(PROMPT, max_tokens=1),
+        ]
+        assert not any(request.wanted or request.verifying for request in oracle.requests)
+
+
 async def test_hidden_vectors_reach_the_draft_head_with_the_tokens_that_they_belong_to() -> None:
     oracle = OracleDrafter(sources=(HEAD,))
     async with drafted(oracle, feature_size=2) as s:

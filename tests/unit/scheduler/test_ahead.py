@@ -31,5 +31,9 @@ def test_on_shared_cores_only_sources_that_take_next_to_nothing_draft_ahead() ->
         assert ahead.worthwhile(["suffix", "model"], step_seconds=0.02) == expected
 
 
+def test_a_step_that_was_held_up_for_an_hour_leaves_no_hour() -> None:
+    assert Ahead(shares_cores=False).seconds(5000.0) <= 10.0
+
+
 def test_on_shared_cores_there_is_less_time() -> None:
     assert Ahead(shares_cores=True).seconds(1.0) < Ahead(shares_cores=False).seconds(1.0)

@@ -188,17 +188,16 @@ def policies(requests: Sequence[Request], num_blocks: int) -> dict[str, Eviction
 def measure(num_conversations: int) -> list[dict[str, Any]]:
     """Returns a row per workload and size of the cache; sizes are shares of all blocks that it writes."""
     rows: list[dict[str, Any]] = []
-    progress = Progress(len(WORKLOADS) * len(SHARES))
+    progress = Progress(len(WORKLOADS))
     for name, workload in WORKLOADS.items():
         requests = list(workload(Random(1), num_conversations))
         num_distinct = len({block_hash for one in requests for block_hash in one.hashes})
         fewest = 2 * max(len(one.hashes) for one in requests)
-        for share in SHARES:
-            num_blocks = max(fewest, int(share * num_distinct))
+        for num_blocks in sorted({max(fewest, int(share * num_distinct)) for share in SHARES}):
             candidates = policies(requests, num_blocks).items()
             rates = {label: round(hit_rate(requests, policy, num_blocks), 4) for label, policy in candidates}
             rows.append({"workload": name, "num_blocks": num_blocks, **rates})
-            progress.step(f"{name}, {num_blocks} blocks")
+        progress.step(name)
     return rows
 
 

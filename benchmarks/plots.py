@@ -17,15 +17,16 @@ def draw(name: str, rows: Rows, directory: Path) -> Path:
     """Draws the plot of a result and returns its path; equal rows make equal files."""
     matplotlib.rcParams.update({"svg.hashsalt": name, "font.size": 9, "axes.grid": True, "grid.alpha": 0.3})
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
-    PLOTS[name](figure.subplots(), rows)
+    PLOTS[name](figure, rows)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}.svg"
     figure.savefig(path, metadata={"Date": None})
     return path
 
 
-def _never_costs(axes: Axes, rows: Rows) -> None:
+def _never_costs(figure: Figure, rows: Rows) -> None:
     """Draws each cell's median ratio with its interval."""
+    axes = figure.subplots()
     for number, (kind, cells) in enumerate(_by(rows, "kind").items()):
         places = [place + 0.12 * (number - 1) for place in range(len(cells))]
         medians = [cell["median"] for cell in cells]
@@ -42,8 +43,9 @@ def _never_costs(axes: Axes, rows: Rows) -> None:
     axes.legend()
 
 
-def _learns(axes: Axes, rows: Rows) -> None:
+def _learns(figure: Figure, rows: Rows) -> None:
     """Draws rate and accepted tokens of every pass."""
+    axes = figure.subplots()
     names = [row["pass"] for row in rows]
     axes.bar(names, [row["tokens_per_second"] for row in rows], 0.5, color=COLOURS[0])
     axes.set(ylabel="tokens/s")
@@ -53,27 +55,23 @@ def _learns(axes: Axes, rows: Rows) -> None:
     beside.grid(visible=False)
 
 
-def _regret(axes: Axes, rows: Rows) -> None:
-    """Draws tokens/s of every fixed length by those of the controller, for one number of streams each."""
-    for number, row in enumerate(rows):
-        relative = [fixed / row["tokens_per_second"] for fixed in row["fixed_tokens_per_second"]]
-        label = f"{row['kind']}, {row['num_streams']}"
-        axes.plot(
-            range(len(relative)),
-            relative,
-            ".-",
-            linewidth=0.9,
-            color=COLOURS[list(_by(rows, "kind")).index(row["kind"])],
-            alpha=0.3 + 0.7 * (number % 4) / 3,
-            label=label,
-        )
-    axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set(xlabel="fixed draft length", ylabel="tokens/s by the controller's")
-    axes.legend(fontsize=6, ncols=2)
+def _regret(figure: Figure, rows: Rows) -> None:
+    """Draws tokens/s of every fixed length by those of the controller, a panel per number of streams."""
+    panels = _by(rows, "num_streams")
+    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (count, cells) in zip(all_axes, panels.items(), strict=True):
+        for number, row in enumerate(cells):
+            relative = [fixed / row["tokens_per_second"] for fixed in row["fixed_tokens_per_second"]]
+            axes.plot(range(len(relative)), relative, ".-", color=COLOURS[number], label=row["kind"])
+        axes.axhline(1.0, color="black", linewidth=0.8)
+        axes.set(title=f"{count} streams", xlabel="fixed length")
+    all_axes[0].set(ylabel="tokens/s by the controller's")
+    all_axes[0].legend(fontsize=6)
 
 
-def _caps(axes: Axes, rows: Rows) -> None:
+def _caps(figure: Figure, rows: Rows) -> None:
     """Draws how the controller alone compares with the controller under each cap."""
+    axes = figure.subplots()
     capped = [row for row in rows if row["cap"] != "none"]
     ratios = [row["uncapped_to_capped"] for row in capped]
     errors = [[r["median"] - r["low"] for r in ratios], [r["high"] - r["median"] for r in ratios]]
@@ -83,8 +81,9 @@ def _caps(axes: Axes, rows: Rows) -> None:
     axes.set(xlabel="cap on the draft length", ylabel="tokens/s, without a cap by with")
 
 
-def _acceptance(axes: Axes, rows: Rows) -> None:
+def _acceptance(figure: Figure, rows: Rows) -> None:
     """Draws the fraction accepted at each place, by source and temperature."""
+    axes = figure.subplots()
     styles = {0.0: "-", 0.8: "--", 1.5: ":"}
     chosen = [row for row in rows if row.get("noise", "same") == "same" and row.get("num_seqs", 1) == 1]
     sources = list(_by(chosen, "source"))
@@ -102,8 +101,9 @@ def _acceptance(axes: Axes, rows: Rows) -> None:
     axes.legend(fontsize=7)
 
 
-def _physics(axes: Axes, rows: Rows) -> None:
+def _physics(figure: Figure, rows: Rows) -> None:
     """Draws the chosen draft length against the batch size, and the gain."""
+    axes = figure.subplots()
     sizes = [row["batch_size"] for row in rows]
     axes.plot(sizes, [row["draft_length"] for row in rows], "o-", color=COLOURS[0])
     axes.set(xscale="log", xlabel="batch size", ylabel="draft length chosen (circles)")
@@ -115,8 +115,9 @@ def _physics(axes: Axes, rows: Rows) -> None:
     beside.grid(visible=False)
 
 
-def _eviction(axes: Axes, rows: Rows) -> None:
+def _eviction(figure: Figure, rows: Rows) -> None:
     """Draws hit rates less those of least recently used, on the agents' conversations."""
+    axes = figure.subplots()
     baseline = "least recently used"
     chosen = [row for row in rows if row["workload"].startswith("agents")]
     policies = [name for name in chosen[0] if name not in ("workload", "num_blocks", baseline)]
@@ -130,7 +131,7 @@ def _eviction(axes: Axes, rows: Rows) -> None:
     axes.legend(fontsize=7)
 
 
-PLOTS: Mapping[str, Callable[[Axes, Rows], None]] = {
+PLOTS: Mapping[str, Callable[[Figure, Rows], None]] = {
     "never_costs": _never_costs,
     "regret": _regret,
     "caps": _caps,
@@ -141,8 +142,8 @@ PLOTS: Mapping[str, Callable[[Axes, Rows], None]] = {
 }
 
 
-def _by(rows: Rows, key: str) -> dict[str, list[Mapping[str, Any]]]:
-    groups: dict[str, list[Mapping[str, Any]]] = {}
+def _by(rows: Rows, key: str) -> dict[Any, list[Mapping[str, Any]]]:
+    groups: dict[Any, list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(row[key], []).append(row)
     return groups

@@ -1,6 +1,6 @@
 """Measures how often what a source drafts is what the tiny model writes, place by place.
 
-    python -m benchmarks.acceptance [--sources model] [--temperatures 0 0.8 1.5] [--problems 2]
+    python -m benchmarks.acceptance [--sources model head] [--temperatures 0 0.8 1.5] [--problems 2]
 
 The tiny model answers problems of every task that training never saw. Its answers are then replayed: at every
 fourth token the source is asked for a draft, which is compared with what came. `per_position` is the fraction
@@ -17,7 +17,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -28,6 +28,7 @@ from tokenizers import Tokenizer
 from benchmarks.progress import Progress
 from outrider.model.sampling import Output
 from outrider.params import SamplingParams, SequenceParams
+from services.drafter.head_source import HeadSource
 from services.drafter.model_source import ModelSource
 from services.drafter.sequence import RunningSequence
 from services.drafter.source import Question, Source
@@ -40,6 +41,7 @@ from training.chat import render, special_id
 from training.documents import call_turns, user
 from training.tasks import WEIGHTS, draw
 
+DRAFT_HEAD = DEFAULT_MODEL / "draft-head"
 MAX_NUM_TOKENS = 600
 # Room for a prompt and its answer.
 MAX_LENGTH = 1024
@@ -52,11 +54,12 @@ KV_CACHE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A prompt, what the tiny model wrote to it, and what decided that."""
+    """A prompt, what the tiny model wrote to it, what decided that, and the hidden vectors of its tokens."""
 
     prompt: list[int]
     output: list[int]
     params: SequenceParams
+    features: bytearray = field(default_factory=bytearray)
 
     @property
     def is_over(self) -> bool:
@@ -79,7 +82,7 @@ class Writer:
     """The tiny model answering several prompts together."""
 
     def __init__(self) -> None:
-        self._stepper: Stepper = load(Config(model_dir=DEFAULT_MODEL), lambda: False)
+        self._stepper: Stepper = load(Config(model_dir=DEFAULT_MODEL, head_dir=DRAFT_HEAD), lambda: False)
         self._num_steps = itertools.count()
 
     def write(self, prompts: Sequence[list[int]], params: Sequence[SequenceParams]) -> list[Written]:
@@ -87,9 +90,11 @@ class Writer:
         written = [Written(prompt, [], each) for prompt, each in zip(prompts, params, strict=True)]
         while going := [(place, item) for place, item in enumerate(written) if not item.is_over]:
             steps = [self._step(place, item) for place, item in going]
-            outcomes = self._stepper.run(Batch(step_id=next(self._num_steps), steps=steps)).outcomes
+            answer = self._stepper.run(Batch(step_id=next(self._num_steps), steps=steps))
+            for features in answer.features:
+                written[features.sequence_id].features.extend(features.rows)
             for place, item in going:
-                outcome = outcomes[place]
+                outcome = answer.outcomes[place]
                 assert isinstance(outcome, Output)
                 item.output.extend(outcome.token_ids)
         self._stepper.forget_all()
@@ -118,6 +123,7 @@ class Writer:
             num_new_tokens=num_new,
             draft_token_ids=[],
             new_block_ids=list(block_ids),
+            wants_features=True,
         )
 
 
@@ -180,6 +186,7 @@ async def replay(source: Source, written: Sequence[Written], tally: Tally) -> No
             news = array("I", item.output[max(0, place - EVERY) : place])
             sequence.extend(news)
             source.extend(sequence, len(news))
+            send_features(sequence, item, first=len(item.prompt) + place - EVERY - 1 if place else 0)
         questions = [Question(sequence=sequence, max_num_tokens=DRAFT_LENGTH) for sequence, _ in going]
         began = time.perf_counter()
         guesses = await source.guess(questions)
@@ -188,6 +195,14 @@ async def replay(source: Source, written: Sequence[Written], tally: Tally) -> No
             tally.count(guess.token_ids, item.output[place:])
     for sequence in sequences:
         await source.close(sequence, finished=True)
+
+
+def send_features(sequence: RunningSequence, item: Written, first: int) -> None:
+    """Gives the sequence the vectors from token `first` on that a scheduler would have by now."""
+    num_tokens = len(item.prompt) + len(item.output) - 1
+    row_bytes = len(item.features) // num_tokens
+    rows = item.features[first * row_bytes : (len(sequence.token_ids) - 1) * row_bytes]
+    sequence.add_features(first, bytes(rows), row_bytes)
 
 
 def opened(number: int, item: Written) -> RunningSequence:
@@ -227,7 +242,14 @@ def draft_model(executor: Executor) -> Source:
     )
 
 
-SOURCES: Mapping[str, Callable[[Executor], Source]] = {"model": draft_model}
+def draft_head(executor: Executor) -> Source:
+    """Makes the source of the tiny model's draft head."""
+    return HeadSource.load(
+        DRAFT_HEAD, DEFAULT_MODEL, kv_cache_bytes=KV_CACHE_BYTES, num_threads=1, executor=executor
+    )
+
+
+SOURCES: Mapping[str, Callable[[Executor], Source]] = {"model": draft_model, "head": draft_head}
 # Those that draw tokens.
 SAMPLING = ("model", "head")
 

@@ -33,6 +33,8 @@ from services.drafter.sources import load_sources
 
 TEXT = list(range(100, 200))
 TINY = Path(__file__).parents[2] / "models/tiny"
+# A hidden vector of the tiny model in bf16.
+ROW_BYTES = 2 * 192
 
 
 class Scheduler:
@@ -156,22 +158,27 @@ async def test_while_a_draft_is_verified_others_are_made_for_what_may_come(chann
     assert list(draft.token_ids) == TEXT[13:21]
 
 
-async def test_memory_and_draft_model_answer_one_request_each_with_drafts_of_its_own(memory) -> None:
-    config = Config(sources=("suffix", "model"), model_dir=TINY / "draft-model", target_dir=TINY)
+async def test_memory_head_and_model_answer_one_request_each_with_drafts_of_its_own(memory) -> None:
+    config = Config(
+        sources=("suffix", "model", "head"),
+        model_dir=TINY / "draft-model",
+        head_dir=TINY / "draft-head",
+        target_dir=TINY,
+    )
     text = [*range(20, 60), *range(20, 40)]
     params = {"sampling": {"temperature": 0.0, "max_tokens": 100}}
     async with serving(config, memory) as channel:
         scheduler = Scheduler(channel)
         request_id = await scheduler.send(
             opened=[{"sequence_id": 1, "token_ids": text, "num_prompt_tokens": 60, "params": params}],
+            features=[{"sequence_id": 1, "offset": 0, "rows": bytes(59 * ROW_BYTES)}],
             wanted=[{"sequence_id": 1, "base_length": 60, "max_num_tokens": 4}],
         )
-        answers = [await scheduler.read(), await scheduler.read()]
-    assert scheduler.sources == [pb.DRAFT_SOURCE_SUFFIX, pb.DRAFT_SOURCE_MODEL]
-    assert [(answer.request_id, answer.complete) for answer in answers] == [
-        (request_id, False),
-        (request_id, True),
-    ]
+        answers = [await scheduler.read() for _ in range(3)]
+    assert scheduler.sources == [pb.DRAFT_SOURCE_SUFFIX, pb.DRAFT_SOURCE_HEAD, pb.DRAFT_SOURCE_MODEL]
+    assert {answer.request_id for answer in answers} == {request_id}
+    assert [answer.complete for answer in answers] == [False, False, True]
+    # Each at its own pace: the memory is there first, the other two compute in turn.
     for answer, source in zip(answers, scheduler.sources, strict=True):
         (draft,), (time,) = answer.drafts, answer.times
         assert draft.source == time.source == source

@@ -15,7 +15,7 @@ from services.drafter import metrics
 # Tokens added at a time: a millisecond or two of the event loop, with the forgetting that they bring about.
 PIECE = 1024
 # Texts up to this are learnt at once, others beside.
-MAX_NUM_TOKENS_AT_ONCE = 4096
+MAX_NUM_TOKENS_AT_ONCE = 2048
 # Texts that wait to be learnt; one more is not.
 MAX_NUM_WAITING = 64
 # Usefulness halves each time so many tokens are stored as fill the budget, at this many bytes each.

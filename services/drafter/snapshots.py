@@ -15,7 +15,7 @@ from services.drafter.snapshot import BadSnapshot, Snapshot
 
 SECONDS_PER_DAY = 86_400
 # Texts restored, or copied, before others get their turn: a few milliseconds at most.
-RESTORES_PER_TURN = 4
+RESTORES_PER_TURN = 2
 COPIES_PER_TURN = 64
 
 log = structlog.get_logger()

@@ -6,7 +6,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from importlib.metadata import version
@@ -64,8 +64,15 @@ def load(name: str, directory: Path = DIRECTORY) -> Result | None:
 
 
 def capture(name: str, module: str, arguments: Sequence[str], directory: Path = DIRECTORY) -> None:
-    """Runs a benchmark that prints its rows as JSON lines, and writes them as a result."""
+    """Runs a benchmark that prints its rows as JSON objects, and writes them as a result."""
     line = [sys.executable, "-m", module, *arguments]
     output = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True).stdout
-    rows = [json.loads(row) for row in output.splitlines() if row.startswith("{")]
-    _write(name, shlex.join(["python", "-m", module, *arguments]), rows, directory)
+    _write(name, shlex.join(["python", "-m", module, *arguments]), list(_objects(output)), directory)
+
+
+def _objects(text: str) -> Iterator[Mapping[str, Any]]:
+    """Yields JSON objects that follow one another."""
+    decoder, position = json.JSONDecoder(), 0
+    while (position := text.find("{", position)) >= 0:
+        value, position = decoder.raw_decode(text, position)
+        yield value

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 PATH = Path(__file__).parent / "sections.toml"
+MAX_NUM_COLUMNS = 6
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -34,7 +35,9 @@ def read() -> tuple[str, list[Section]]:
 
 
 def markdown(rows: Rows, columns: Mapping[str, str] | None = None) -> str:
-    """Returns rows as a table; `columns` picks and names them."""
+    """Returns rows as a table; `columns` picks and names them. A single row of many is turned on its side."""
+    if columns is None and len(rows) == 1 and len(rows[0]) > MAX_NUM_COLUMNS:
+        rows = [{"figure": name.replace("_", " "), "value": value} for name, value in rows[0].items()]
     columns = columns or {name: name.replace("_", " ") for name in rows[0]}
     lines = [list(columns.values()), ["---"] * len(columns)]
     lines += [[_cell(row.get(name)) for name in columns] for row in rows]

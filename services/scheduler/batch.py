@@ -32,7 +32,7 @@ class SequenceStep:
     @property
     def chooses(self) -> bool:
         """Whether the step computes the last known token, so that a token is chosen."""
-        return self.num_tokens_after == self.sequence.num_tokens
+        return self.num_computed_tokens + self.num_new_tokens == len(self.sequence.token_ids)
 
     def to_proto(self) -> pb.SequenceStep:
         """Writes the message; the group gets a sequence's tokens and parameters once."""
@@ -67,10 +67,12 @@ class Batch:
     @property
     def shape(self) -> StepShape:
         """What the step's time depends on."""
+        num_rows = num_context_tokens = 0
+        for step in self.steps:
+            num_context_tokens += step.num_computed_tokens + step.num_new_tokens
+            num_rows += step.num_new_tokens + len(step.draft_token_ids)
         return StepShape(
-            num_rows=self.num_rows,
-            num_sequences=len(self.steps),
-            num_context_tokens=sum(step.num_tokens_after for step in self.steps),
+            num_rows=num_rows, num_sequences=len(self.steps), num_context_tokens=num_context_tokens
         )
 
     def to_proto(self, step_id: int) -> pb.Batch:

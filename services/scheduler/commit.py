@@ -67,7 +67,7 @@ def _append(step: SequenceStep, output: SequenceOutput, advance: Advance) -> Non
     # Accepted drafts are tokens of the sequence now, and their rows were computed in this step.
     sequence.num_computed_tokens += num_accepted
     sequence.unsent_logprobs.extend(output.logprobs[:count])
-    sequence.offers = _forced(output.forced_token_ids, sequence)
+    sequence.offers = _forced(output.forced_token_ids, sequence) if output.forced_token_ids else {}
     if step.offer is not None:
         sequence.count_draft(step.offer.source, len(step.draft_token_ids), num_accepted)
     # An output that ended with an accepted draft says nothing of the tokens drafted behind.

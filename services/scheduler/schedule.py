@@ -7,7 +7,7 @@ from services.scheduler.allocation import attach_drafts
 from services.scheduler.batch import Batch, BatchOutput, GroupFacts, SequenceOutput, SequenceStep
 from services.scheduler.blocks import BlockPool
 from services.scheduler.commit import Advance, commit
-from services.scheduler.controller import Controller
+from services.scheduler.controller import Controller, Offer
 from services.scheduler.counters import Counters
 from services.scheduler.fairness import Tenants
 from services.scheduler.places import Limits, Places
@@ -213,7 +213,8 @@ class Schedule:
         advance = commit(step, output, self.facts.vocab_size)
         if advance.num_output_tokens:
             self.counters.num_output_tokens += advance.num_output_tokens
-            self._note_draft(step, advance)
+            if step.offer is not None:
+                self._note_draft(step, step.offer, advance)
             if sequence.phase != phase:
                 self.controller.note_phase(sequence.record, sequence.phase)
             self.suspects.clear(sequence)
@@ -225,11 +226,10 @@ class Schedule:
         if advance.end is not None:
             self.end(sequence, advance.end)
 
-    def _note_draft(self, step: SequenceStep, advance: Advance) -> None:
-        if step.offer is not None:
-            num_verified, num_accepted = advance.num_verified_tokens, advance.num_accepted_tokens
-            self.counters.count_draft(step.offer.source, len(step.draft_token_ids), num_accepted)
-            self.controller.note_draft(step.sequence.record, step.offer, num_verified, num_accepted)
+    def _note_draft(self, step: SequenceStep, offer: Offer, advance: Advance) -> None:
+        num_verified, num_accepted = advance.num_verified_tokens, advance.num_accepted_tokens
+        self.counters.count_draft(offer.source, len(step.draft_token_ids), num_accepted)
+        self.controller.note_draft(step.sequence.record, offer, num_verified, num_accepted)
 
     def _is_in_flight(self, sequence: Sequence) -> bool:
         return self._in_flight is not None and any(

@@ -35,10 +35,14 @@ class Asking:
         self._num_settled = dict.fromkeys(SOURCES, 0)
         self._price = dict.fromkeys(SOURCES, 0.0)
 
-    def is_time(self, record: Record, source: str, step_number: int) -> bool:
-        """Returns whether the next step is one in which to ask this source for this sequence."""
-        known = record.by_source.get(source) or self.record(record, source)
-        return step_number % known.interval == 0
+    def due(self, record: Record, available: frozenset[str], step_number: int) -> tuple[str, ...]:
+        """Returns the sources to ask for this sequence in the next step."""
+        by_source, due = record.by_source, []
+        for source in available:
+            known = by_source.get(source) or self.record(record, source)
+            if step_number % known.interval == 0:
+                due.append(source)
+        return tuple(due)
 
     def record(self, record: Record, source: str) -> SourceRecord:
         """Returns the sequence's own record of a source; it begins with what the source does for others."""
@@ -55,12 +59,14 @@ class Asking:
         known.is_open = False
         return known
 
-    def ask(self, record: Record, source: str) -> None:
-        """Notes a question; the one before it, if nothing came of it, won nothing."""
-        known = self.record(record, source)
-        if known.is_open:
-            self.settle(known, source, 0.0)
-        known.is_open = True
+    def ask(self, record: Record, sources: Sequence[str]) -> None:
+        """Notes questions; the one before, if nothing came of it, won nothing."""
+        by_source = record.by_source
+        for source in sources:
+            known = by_source.get(source) or self.record(record, source)
+            if known.is_open:
+                self.settle(known, source, 0.0)
+            known.is_open = True
 
     def settle(self, known: SourceRecord, source: str, won: float) -> None:
         """Notes how many tokens a question won; one that paid is asked again at once."""

@@ -13,9 +13,10 @@ from services.scheduler.controller.drafts_table import (
     POSITION,
     RECENT,
     DraftsTable,
+    lay_out,
     log_position,
 )
-from services.scheduler.controller.facts import PHASES, SOURCES
+from services.scheduler.controller.facts import PHASES, SOURCES, Offer
 from services.scheduler.controller.reading import number, numbers, table
 
 # A new source is taken at its word, but for a doubt; the terms are drawn to this, the constant hardly.
@@ -25,11 +26,15 @@ _MAX_WEIGHT = 8.0
 # Outcomes remembered, as a number of tokens; and how many make a source half trusted.
 _MEMORY = 3000.0
 _HALF_TRUST = 16.0
-# Until a source has shown so many tokens it is fitted at once, later when there are many or it is long ago.
+# While a source that was tried has shown fewer tokens than this it is fitted after every step, later when
+# there are so many drafts or that was so many steps ago.
 _NUM_NEW = 256
-_NUM_PER_FIT = 256
-_MAX_NUM_PENDING = 16
+_NUM_PER_FIT = 128
+_MAX_NUM_STEPS = 16
 _BRIER_SHARE = 0.005
+
+DraftOutcome = tuple[float, Offer, int, int]
+"""The recent acceptance of its sequence, the draft, how many tokens were verified and accepted."""
 
 
 class Calibration:
@@ -47,14 +52,15 @@ class Calibration:
         # How far each source's chances are believed: not at all before anything was verified.
         self.trust = np.zeros(count)
         self._precision = np.tile(np.diag(_PRIOR_PRECISION), (count, 1, 1))
-        self._pending: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # sources, terms, outcomes
-        self._num_pending = 0
+        self._pending: list[DraftOutcome] = []
+        self._num_steps_pending = 0
+        self._is_new = True
         self._by_key = self._spread()
 
     @property
     def is_new(self) -> bool:
         """Whether a source that was tried is still little known."""
-        return bool(((self.num_observed > 0) & (self.num_observed < _NUM_NEW)).any())
+        return self._is_new
 
     def chances(self, drafts: DraftsTable) -> np.ndarray:
         """Returns the chance of each token if those before it are right: [S, L]; 0 behind a draft's end."""
@@ -62,34 +68,33 @@ class Calibration:
         score = logit[:, None] * drafts.logit
         score += (constant + match * drafts.match + recent * drafts.recent)[:, None]
         score += position[:, None] * log_position(score.shape[1])
-        return drafts.is_there / (1 + np.exp(-score))
+        return drafts.is_there * (1 / (1 + np.exp(-score)))
 
-    def note(self, drafts: DraftsTable, outcomes: Sequence[tuple[int, int, int]]) -> None:
-        """Takes in which draft (row) had how many tokens verified, and accepted.
-
-        Of a draft no more is known than up to its first wrong token.
-        """
-        row, num_verified, num_accepted = np.array(outcomes).T
-        num_observed = np.minimum(num_accepted + 1, num_verified)
-        index = np.repeat(np.arange(len(row)), num_observed)
-        place = np.arange(len(index)) - np.repeat(np.cumsum(num_observed) - num_observed, num_observed)
-        draft = row[index]
-        source = drafts.source[draft]
-        self._pending.append((source, drafts.rows(draft, place), place < num_accepted[index]))
-        self._num_pending += len(index)
-        is_many = self._num_pending >= _NUM_PER_FIT or len(self._pending) >= _MAX_NUM_PENDING
-        if is_many or self.num_observed[source].min() < _NUM_NEW:
+    def note(self, outcomes: Sequence[DraftOutcome]) -> None:
+        """Takes in the drafts verified in a step."""
+        self._pending += outcomes
+        self._num_steps_pending += 1
+        is_many = len(self._pending) >= _NUM_PER_FIT or self._num_steps_pending >= _MAX_NUM_STEPS
+        if is_many or self.is_new:
             self._fit_all()
 
     def _fit_all(self) -> None:
-        source, terms, outcome = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
-        self._pending, self._num_pending = [], 0
-        for code in range(len(SOURCES)):
-            mine = source == code
-            if mine.any():
-                self._fit(code, terms[mine], outcome[mine])
-        self.trust = self.num_observed / (self.num_observed + _HALF_TRUST)
-        self._by_key = self._spread()
+        outcomes, self._pending, self._num_steps_pending = self._pending, [], 0
+        recent, offers, num_verified, num_accepted = zip(*outcomes, strict=True)
+        drafts = lay_out(recent, offers, num_verified)
+        # Of a draft no more is known than up to its first wrong token.
+        num_observed = np.minimum(np.add(num_accepted, 1), num_verified)
+        draft = np.repeat(np.arange(len(offers)), num_observed)
+        place = np.arange(len(draft)) - np.repeat(np.cumsum(num_observed) - num_observed, num_observed)
+        terms, outcome, source = (
+            drafts.rows(draft, place),
+            place < np.array(num_accepted)[draft],
+            drafts.source,
+        )
+        for code in np.flatnonzero(np.bincount(source)).tolist():
+            mine = source[draft] == code
+            self._fit(code, terms[mine], outcome[mine])
+        self._settle()
 
     def _fit(self, code: int, terms: np.ndarray, outcome: np.ndarray) -> None:
         count = len(outcome)
@@ -106,6 +111,12 @@ class Calibration:
         self.weights[code] = np.clip(weights, -_MAX_WEIGHT, _MAX_WEIGHT)
         self._precision[code] = precision
         self.num_observed[code] = kept * self.num_observed[code] + count
+
+    def _settle(self) -> None:
+        self.trust = self.num_observed / (self.num_observed + _HALF_TRUST)
+        is_tried = self.num_observed > 0
+        self._is_new = not is_tried.any() or bool(self.num_observed[is_tried].min() < _NUM_NEW)
+        self._by_key = self._spread()
 
     def _spread(self) -> np.ndarray:
         """Returns constant and prices of the terms for each source and phase: [5, keys]."""
@@ -139,5 +150,4 @@ class Calibration:
             self._precision[code] = decay * precision + (1 - decay) * np.diag(_PRIOR_PRECISION)
             self.brier[code] = number(item, "brier", least=0, most=1)
             self.num_observed[code] = decay * number(item, "num_observed", least=0)
-        self.trust = self.num_observed / (self.num_observed + _HALF_TRUST)
-        self._by_key = self._spread()
+        self._settle()

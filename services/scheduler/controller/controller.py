@@ -1,5 +1,6 @@
 """The controller: one object per group, asked before each step and told what became of it."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from services.scheduler.controller.asking import Asking
 from services.scheduler.controller.calibration import Calibration
 from services.scheduler.controller.cost import CostModel
 from services.scheduler.controller.decision import Prospect, decide
-from services.scheduler.controller.drafts_table import DraftsTable, lay_out
+from services.scheduler.controller.drafts_table import lay_out
 from services.scheduler.controller.facts import SOURCES, ModelFacts, Offer, Settings, StepShape
 from services.scheduler.controller.probing import Probing
 from services.scheduler.controller.reading import table as read_table
@@ -49,13 +50,11 @@ class Controller:
         self.waiting = Waiting(self.settings.max_wait_seconds)
         self.probing = Probing()
         self.num_steps = 0
-        self.num_drafts_by_length = np.zeros(self.settings.max_num_draft_tokens + 1, dtype=int)
+        self.num_drafts_by_length: Counter[int] = Counter()
         self.waited_seconds = 0.0
         self._overhead_seconds = 0.0
         self._token_seconds = 0.0
         self._price_per_draft_token = 0.0
-        self._table: DraftsTable | None = None
-        self._rows: dict[int, int] = {}  # identity of an offer -> its row in the table
         self._outcomes: list[tuple[Record, Offer, int, int]] = []  # verified, accepted
 
     def new_record(self) -> Record:
@@ -64,8 +63,7 @@ class Controller:
 
     def sources(self, record: Record, available: frozenset[str]) -> tuple[str, ...]:
         """Returns which sources to ask for the sequence's next draft; none if no draft would pay."""
-        is_time, number = self.asking.is_time, self.num_steps
-        return tuple([source for source in available if is_time(record, source, number)])
+        return self.asking.due(record, available, self.num_steps)
 
     def beats(self, record: Record, source: str, drafts: Mapping[str, Sequence[float]]) -> bool:
         """Returns whether to ask a source should win more than drafts that are there, by confidences."""
@@ -74,7 +72,7 @@ class Controller:
     def wait_seconds(self, records: Sequence[Record], shape: StepShape) -> float:
         """Returns how long the coming step may wait for drafts of these sequences; 0 not at all."""
         expected_yield = self.asking.expected_yield
-        num_tokens = sum([expected_yield(record) for record in records])
+        num_tokens = sum(map(expected_yield, records))
         return self.waiting.best_wait(num_tokens * self._token_seconds)
 
     def best(self, choices: Sequence[tuple[Record, Sequence[Offer]]]) -> list[int]:
@@ -88,7 +86,8 @@ class Controller:
         known = [
             self.asking.offered(record, offer.source) for record, several in choices for offer in several
         ]
-        table = lay_out(known, offers, [len(offer.confidences) for offer in offers])
+        recent = [one.recent for one in known]
+        table = lay_out(recent, offers, [len(offer.confidences) for offer in offers])
         worth = np.cumprod(self.calibration.chances(table), axis=1).sum(axis=1)
         if self.num_steps % _NUM_STEPS_PER_CHANGE == 0:
             worth = -self.calibration.num_observed[table.source]
@@ -112,20 +111,17 @@ class Controller:
         """
         lengths = [min(most, len(offer.confidences)) for _, offer, most in drafts]
         num_positions = min(sum(lengths), max_num_rows)
-        self._table = None
         if num_positions <= 0 or not self.cost.is_ready:
             return [0] * len(drafts)
         offered = self.asking.offered
         known = [offered(record, offer.source) for record, offer, _ in drafts]
-        table = lay_out(known, [offer for _, offer, _ in drafts], lengths)
+        table = lay_out([one.recent for one in known], [offer for _, offer, _ in drafts], lengths)
         survival = np.cumprod(self.calibration.chances(table), axis=1)
         ranked = rank(survival, num_positions)
         believed = ranked.totals(survival * self.calibration.trust[table.source][:, None])
-        counts = ranked.counts(self._choose(shape, ranked, believed), len(drafts))
-        self._table = table
-        self._rows = {id(offer): row for row, (_, offer, _) in enumerate(drafts)}
+        counts = ranked.counts(self._choose(shape, ranked, believed), len(drafts)).tolist()
         self._note_lengths(known, drafts, counts)
-        return counts.tolist()
+        return counts
 
     def _choose(self, shape: StepShape, ranked: Ranked, believed: np.ndarray) -> int:
         """Returns how many positions to verify."""
@@ -143,15 +139,16 @@ class Controller:
         return decision.num_positions
 
     def _note_lengths(
-        self, known: list[SourceRecord], drafts: Sequence[tuple[Record, Offer, int]], counts: np.ndarray
+        self, known: list[SourceRecord], drafts: Sequence[tuple[Record, Offer, int]], counts: list[int]
     ) -> None:
         """Notes lengths, and the drafts that are not worth verifying: their questions won nothing."""
-        lengths = np.bincount(np.minimum(counts, self.settings.max_num_draft_tokens))
-        self.num_drafts_by_length[: len(lengths)] += lengths
+        num_drafts_by_length, trust = self.num_drafts_by_length, self.calibration.trust
+        for count in counts:
+            num_drafts_by_length[count] += 1
         every = _every(len(drafts))
         for row in range(self.num_steps % every, len(drafts), every):
             source = drafts[row][1].source
-            if not counts[row] and self.calibration.trust[SOURCES.index(source)] > _TRUSTED:
+            if not counts[row] and trust[SOURCES.index(source)] > _TRUSTED:
                 self.asking.settle(known[row], source, 0.0)
 
     def prefill_rows(self, shape: StepShape, max_num_rows: int) -> int:
@@ -198,16 +195,15 @@ class Controller:
         outcomes, self._outcomes = self._outcomes, []
         num_accepted = sum([outcome[3] for outcome in outcomes])
         every = 1 if self.calibration.is_new else _every(len(outcomes))
-        rows = []
-        for record, offer, verified, accepted in outcomes[self.num_steps % every :: every]:
-            known = self.asking.record(record, offer.source)
-            known.note(accepted, min(accepted + 1, verified))
-            self.asking.settle(known, offer.source, accepted - verified * self._price_per_draft_token)
-            if (row := self._rows.get(id(offer))) is not None:
-                rows.append((row, verified, accepted))
-        if rows and self._table is not None:
-            self.calibration.note(self._table, rows)
-        self._table, self._rows = None, {}
+        learnt = outcomes[self.num_steps % every :: every]
+        known = [self.asking.record(record, offer.source) for record, offer, _, _ in learnt]
+        if learnt:
+            self.calibration.note(
+                [(one.recent, *outcome[1:]) for one, outcome in zip(known, learnt, strict=True)]
+            )
+        for one, (_, offer, verified, accepted) in zip(known, learnt, strict=True):
+            one.note(accepted, min(accepted + 1, verified))
+            self.asking.settle(one, offer.source, accepted - verified * self._price_per_draft_token)
         return num_accepted
 
     def note_phase(self, record: Record, phase: str) -> None:
@@ -218,8 +214,7 @@ class Controller:
 
     def note_question(self, record: Record, sources: Sequence[str]) -> None:
         """Notes that these sources were asked for the sequence."""
-        for source in sources:
-            self.asking.ask(record, source)
+        self.asking.ask(record, sources)
 
     def note_answer(self, source: str, *, num_drafts: int, compute_seconds: float) -> None:
         """Notes what a source took for so many drafts, empty ones included."""

@@ -1,5 +1,6 @@
 """Whether to verify drafts and how many tokens: what pays beyond doubt, or is worth trying out."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,34 +37,47 @@ def decide(prospect: Prospect, probing: Probing) -> Decision:
 
     The bad case is one standard error of the times of the step with drafts and of that without.
     """
-    base, seconds = prospect.num_base_tokens, prospect.seconds
-    margin = 1 + np.hypot(prospect.doubt, prospect.doubt[0])
-    margin[0] = 1.0
-    in_bad_case = seconds * margin
-    sure = most_paying(base, prospect.believed, seconds)
-    if (base + prospect.believed[sure]) * seconds[0] <= base * in_bad_case[sure]:
-        sure = most_paying(base, prospect.believed, in_bad_case)
+    base, seconds, believed = prospect.num_base_tokens, prospect.seconds, prospect.believed
+    sure = most_paying(base, believed, seconds)
+    in_bad_case = seconds[sure] * (1 + math.hypot(prospect.doubt[sure], prospect.doubt[0]))
+    if sure and (base + believed[sure]) * seconds[0] <= base * in_bad_case:
+        sure = most_paying(base, believed, _in_bad_case(prospect))
     if sure:
         probing.note_paying()
-    chosen = _try_more(prospect, sure, in_bad_case, probing)
+    chosen = _try_more(prospect, sure, probing)
     token_seconds = float(seconds[0]) / base
     price = float(seconds[chosen] - seconds[0]) / token_seconds / max(1, chosen)
     return Decision(chosen, token_seconds, price)
 
 
-def _try_more(prospect: Prospect, sure: int, in_bad_case: np.ndarray, probing: Probing) -> int:
+def _in_bad_case(prospect: Prospect) -> np.ndarray:
+    """Returns the seconds with drafts a standard error longer than those of the step without."""
+    margin = 1 + np.hypot(prospect.doubt, prospect.doubt[0])
+    margin[0] = 1.0
+    return prospect.seconds * margin
+
+
+def _try_more(prospect: Prospect, sure: int, probing: Probing) -> int:
     """Returns `sure`, or a probe: a number that might pay better, or one to see if drafts still lose."""
     base, seconds = prospect.num_base_tokens, prospect.seconds
+    token_seconds = float(seconds[sure] / (base + prospect.believed[sure]))
     in_good_case = seconds / (1 + prospect.doubt)
     hoped = most_paying(base, prospect.total, in_good_case)
-    token_seconds = float(seconds[sure] / (base + prospect.believed[sure]))
-    losses = in_bad_case - token_seconds * (base + prospect.believed)
     hope = (base + prospect.total[hoped]) * token_seconds / in_good_case[hoped] - 1
     if hoped != sure and hope > _LEAST_HOPE:
         # Longer drafts are approached step by step.
-        candidates = range(sure + 1, hoped + 1) if hoped > sure else range(hoped, hoped + 1)
-        tried = probing.try_out(losses[candidates.start : candidates.stop], token_seconds)
-        return sure if tried is None else candidates[tried]
-    if not sure and probing.check_again(float(losses[1]), token_seconds):
+        candidates = slice(sure + 1, hoped + 1) if hoped > sure else slice(hoped, hoped + 1)
+        tried = probing.try_out(_losses(prospect, token_seconds)[candidates], token_seconds)
+        return sure if tried is None else candidates.start + tried
+    if (
+        not sure
+        and probing.is_due
+        and probing.check_again(float(_losses(prospect, token_seconds)[1]), token_seconds)
+    ):
         return 1
     return sure
+
+
+def _losses(prospect: Prospect, token_seconds: float) -> np.ndarray:
+    """Returns what each number loses in the bad case against a choice of `token_seconds` per token."""
+    return _in_bad_case(prospect) - token_seconds * (prospect.num_base_tokens + prospect.believed)

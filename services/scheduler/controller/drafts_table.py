@@ -7,7 +7,6 @@ from itertools import chain
 import numpy as np
 
 from services.scheduler.controller.facts import PHASES, SOURCES, Offer
-from services.scheduler.controller.record import SourceRecord
 
 # Terms: 1, log match length, three phases, the sequence's recent acceptance; logit, log position.
 NUM_TERMS = 8
@@ -21,6 +20,7 @@ _KEY = {
 }
 _LEAST_CONFIDENCE, _MOST_CONFIDENCE = 0.01, 0.99
 _LONGEST_MATCH = 64
+_MATCH_TERM = np.log2(np.arange(_LONGEST_MATCH + 1) + 1) / 3 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,13 @@ class DraftsTable:
         return terms
 
 
-def lay_out(known: Sequence[SourceRecord], offers: Sequence[Offer], lengths: Sequence[int]) -> DraftsTable:
-    """Lays out drafts, each as far as its length. Confidences may be anything, NaN too: they are bounded."""
+def lay_out(recent: Sequence[float], offers: Sequence[Offer], lengths: Sequence[int]) -> DraftsTable:
+    """Lays out drafts, each as far as its length, beside the recent acceptance of each one's sequence.
+
+    Confidences may be anything, NaN too: they are bounded.
+    """
     key = np.array([_KEY[offer.source, offer.phase] for offer in offers])
-    match = np.log2(np.array([min(offer.match_length, _LONGEST_MATCH) for offer in offers]) + 1.0) / 3 - 1
-    recent = np.array([one.recent for one in known])
+    match = _MATCH_TERM[np.minimum([offer.match_length for offer in offers], _LONGEST_MATCH)]
     is_there = np.arange(max(lengths)) < np.array(lengths)[:, None]
     cut = [
         offer.confidences if len(offer.confidences) == length else offer.confidences[:length]
@@ -65,7 +67,7 @@ def lay_out(known: Sequence[SourceRecord], offers: Sequence[Offer], lengths: Seq
     flat = np.fmin(np.fmax(flat, _LEAST_CONFIDENCE), _MOST_CONFIDENCE)
     logit = np.zeros(is_there.shape)
     logit[is_there] = np.log(flat / (1 - flat))
-    return DraftsTable(key, match, recent, logit, is_there)
+    return DraftsTable(key, match, np.array(recent), logit, is_there)
 
 
 def log_position(count: int) -> np.ndarray:

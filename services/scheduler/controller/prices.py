@@ -37,4 +37,6 @@ def fit(features: np.ndarray, seconds: np.ndarray, weight: np.ndarray) -> np.nda
             shares[free] = solved
             break
         free = free[solved > 0]
+    if not shares.any():
+        shares[STEP] = 1.0
     return shares / scale

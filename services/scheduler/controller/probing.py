@@ -56,9 +56,14 @@ class Probing:
         self._lay_down(float(losses[choice]), token_seconds)
         return choice
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to check what is known to lose."""
+        return self._num_steps_since >= self._interval
+
     def check_again(self, loss: float, token_seconds: float) -> bool:
-        """Returns whether it is time for a small probe of what is known to lose."""
-        if self._num_steps_since < self._interval or loss > _MAX_PART * (self._account or 0.0):
+        """Returns whether a small probe of what is known to lose is due and affordable, and begins it."""
+        if not self.is_due or loss > _MAX_PART * (self._account or 0.0):
             return False
         self._interval = min(2 * self._interval, _MAX_INTERVAL)
         self._lay_down(loss, token_seconds)

@@ -5,6 +5,8 @@ from collections import deque
 import numpy as np
 
 _NUM_KEPT = 48
+# The table is reckoned anew after so many answers.
+_NUM_PER_TABLE = 8
 # An answer may take a little longer than one before it did.
 _SLACK = 1.1
 
@@ -16,11 +18,14 @@ class Waiting:
         self._most = max_wait_seconds
         self._round_trips: deque[float] = deque(maxlen=_NUM_KEPT)
         self._table: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+        self._num_since_table = 0
 
     def note(self, seconds: float) -> None:
         """Takes in the time from a question to its answer."""
         self._round_trips.append(seconds)
-        self._table = None
+        self._num_since_table += 1
+        if self._num_since_table >= min(_NUM_PER_TABLE, len(self._round_trips)):
+            self._table = None
 
     def best_wait(self, gain_seconds: float) -> float:
         """Returns the wait that wins most if drafts in time save `gain_seconds`; 0 if none wins.
@@ -40,5 +45,5 @@ class Waiting:
         waits = np.minimum(_SLACK * times, self._most)
         chances = np.searchsorted(times, waits, side="right") / len(times)
         costs = np.minimum(times, waits[:, None]).mean(axis=1)
-        self._table = waits, chances, costs
+        self._table, self._num_since_table = (waits, chances, costs), 0
         return self._table

@@ -6,7 +6,6 @@ import pytest
 from services.scheduler.controller import Offer
 from services.scheduler.controller.calibration import Calibration
 from services.scheduler.controller.drafts_table import DraftsTable, lay_out
-from services.scheduler.controller.record import SourceRecord
 
 NUM_DRAFTS, LENGTH = 16, 6
 
@@ -15,7 +14,7 @@ def sigmoid(score: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-score))
 
 
-def drafts(rng: np.random.Generator, source: str = "suffix") -> tuple[DraftsTable, np.ndarray, np.ndarray]:
+def drafts(rng: np.random.Generator, source: str = "suffix") -> tuple[list[Offer], np.ndarray, np.ndarray]:
     """Returns drafts, their raw confidences, and true chances, which depend on every term but the recent."""
     raw = rng.uniform(0.3, 0.97, (NUM_DRAFTS, LENGTH))
     matches = rng.integers(1, 16, NUM_DRAFTS)
@@ -29,19 +28,24 @@ def drafts(rng: np.random.Generator, source: str = "suffix") -> tuple[DraftsTabl
         )
         for row, match, thinking in zip(raw.tolist(), matches, is_thinking, strict=True)
     ]
-    known = [SourceRecord(mean_yield=0.0, interval=1) for _ in offers]
     score = 0.6 * np.log(raw / (1 - raw)) - 0.8 - 0.4 * np.log(np.arange(1, LENGTH + 1))
     score += (0.5 * np.log2(matches + 1) / 3 + 0.7 * is_thinking)[:, None]
-    return lay_out(known, offers, [LENGTH] * NUM_DRAFTS), raw, sigmoid(score)
+    return offers, raw, sigmoid(score)
+
+
+def laid_out(offers: list[Offer]) -> DraftsTable:
+    return lay_out([0.0] * len(offers), offers, [LENGTH] * len(offers))
 
 
 def taught(num_steps: int, source: str = "suffix") -> Calibration:
     calibration, rng = Calibration(), np.random.default_rng(1)
     for _ in range(num_steps):
-        table, _, chance = drafts(rng, source)
+        offers, _, chance = drafts(rng, source)
         is_right = rng.random(chance.shape) < chance
         accepted = np.cumprod(is_right, axis=1).sum(axis=1)
-        calibration.note(table, [(row, LENGTH, int(count)) for row, count in enumerate(accepted)])
+        calibration.note(
+            [(0.0, offer, LENGTH, int(count)) for offer, count in zip(offers, accepted, strict=True)]
+        )
     return calibration
 
 
@@ -50,27 +54,30 @@ def log_loss(chance: np.ndarray, truth: np.ndarray) -> float:
 
 
 def test_a_planted_fit_is_recovered_from_what_can_be_seen() -> None:
-    table, _, truth = drafts(np.random.default_rng(2))
+    offers, _, truth = drafts(np.random.default_rng(2))
+    table = laid_out(offers)
     found = taught(300).chances(table)
     assert np.abs(found - truth).mean() < 0.03
     assert np.abs(found - truth).max() < 0.12
 
 
 def test_calibrated_chances_beat_raw_confidences() -> None:
-    table, raw, truth = drafts(np.random.default_rng(2))
+    offers, raw, truth = drafts(np.random.default_rng(2))
+    table = laid_out(offers)
     calibrated = log_loss(taught(30).chances(table), truth)
     assert calibrated < log_loss(raw, truth) - 0.05
     assert calibrated < log_loss(Calibration().chances(table), truth)
 
 
 def test_a_few_outcomes_draw_all_chances_to_the_mean_of_the_source() -> None:
-    table, _, truth = drafts(np.random.default_rng(2))
+    offers, _, truth = drafts(np.random.default_rng(2))
+    table = laid_out(offers)
     found = taught(3).chances(table)
     assert found.mean() == pytest.approx(truth.mean(), abs=0.08)
 
 
 def test_sources_do_not_learn_from_each_other() -> None:
-    calibration, table = taught(50, source="model"), drafts(np.random.default_rng(2))[0]
+    calibration, table = taught(50, source="model"), laid_out(drafts(np.random.default_rng(2))[0])
     assert (calibration.chances(table) == Calibration().chances(table)).all()
     assert calibration.trust[0] == 0
     assert calibration.trust[1] > 0.9
@@ -85,7 +92,7 @@ def test_confidences_that_make_no_sense_do_no_harm() -> None:
     offer = Offer(
         source="model", confidences=(float("nan"), float("inf"), -3.0, 1.0, 0.0), match_length=0, phase="text"
     )
-    chances = Calibration().chances(lay_out([SourceRecord(mean_yield=0, interval=1)], [offer], [5]))
+    chances = Calibration().chances(lay_out([0.0], [offer], [5]))
     assert ((chances > 0) & (chances < 1)).all()
 
 
@@ -93,6 +100,5 @@ def test_a_draft_ends_at_its_length() -> None:
     offers = [
         Offer(source="model", confidences=(0.9,) * count, match_length=0, phase="text") for count in (2, 5)
     ]
-    known = [SourceRecord(mean_yield=0, interval=1)] * 2
-    chances = Calibration().chances(lay_out(known, offers, [2, 3]))
+    chances = Calibration().chances(lay_out([0.0, 0.0], offers, [2, 3]))
     assert (chances > 0).tolist() == [[True, True, False], [True, True, True]]

@@ -8,6 +8,7 @@ from typing import Any
 from outrider import AsyncClient
 from outrider.client import Answer
 
+TWO_DIGITS = [str(number) for number in range(10, 100)]
 PROMPTS = ("What is 4785 + 2467?", "Sort 42, 7, 19, 3 and 56.", "Once upon a time", "1, 2, 3, 4,")
 
 
@@ -18,7 +19,7 @@ def _sampled(rng: random.Random, index: int) -> dict[str, Any]:
         "min_p": 0.05,
         "repetition_penalty": 1.3,
         "presence_penalty": 0.7,
-        "frequency_penalty": 1.5,
+        "frequency_penalty": 4.0,
         "logit_bias": bias,
         "num_logprobs": 3,
     }
@@ -40,7 +41,7 @@ SPECIAL: tuple[dict[str, Any], ...] = (
     {"prompt": PROMPTS[3], "temperature": 0.0, "max_tokens": 24, "stop_token_ids": list(range(30, 60))},
     {"prompt": "Answer:", "temperature": 1.0, "max_tokens": 60, "regex": "([0-9]{2} (apples|pears), ){3}"},
     {"prompt": PROMPTS[2], "temperature": 1.5, "max_tokens": 16, "max_draft_tokens": 2, "ignore_eos": True},
-    {"prompt": PROMPTS[2], "temperature": 0.8, "max_tokens": 16, "bad_words": ["e", "1"], "min_tokens": 12},
+    {"prompt": PROMPTS[0], "temperature": 0.8, "max_tokens": 16, "bad_words": TWO_DIGITS, "min_tokens": 12},
 )
 
 

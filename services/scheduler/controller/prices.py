@@ -8,6 +8,8 @@ STEP, ROWS, MANY, SEQUENCES, CONTEXT, EXPERTS = range(6)
 # Before anything else is known, the parts of a step's time.
 _PRIOR_SHARES = np.array([0.5, 0.15, 0.0, 0.05, 0.05, 0.25])
 _RIDGE = 0.3
+# Whatever was measured, no step takes no time.
+_LEAST_STEP_SHARE = 0.02
 _MAX_WEIGHT = 20.0
 
 
@@ -37,6 +39,5 @@ def fit(features: np.ndarray, seconds: np.ndarray, weight: np.ndarray) -> np.nda
             shares[free] = solved
             break
         free = free[solved > 0]
-    if not shares.any():
-        shares[STEP] = 1.0
+    shares[STEP] = max(shares[STEP], _LEAST_STEP_SHARE)
     return shares / scale

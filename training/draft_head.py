@@ -33,8 +33,8 @@ from training.train import Budget, rate, restart_with_malloc
 # The layers whose inputs are tapped. These are learnt from faster than (1, 3, 5): what leaves the last layer
 # says little but the token that is known by then.
 FEATURE_LAYERS = (2, 3, 4)
-NUM_STEPS, STEP_DECAY = 4, 0.8
-# When a third and a fourth step join: they double the work of a batch.
+STEP_DECAY = 0.8
+# When the last two steps join, of a head that is trained from the first: they double the work of a batch.
 LATE_STEPS_BEGIN = (0.5, 0.75)
 NUM_COUNTED_DOCUMENTS = 2000
 
@@ -124,16 +124,17 @@ def train(
     draft_ids: Tensor,
     budget: Budget,
     top: float,
+    num_steps: int,
     late_steps_begin: tuple[float, ...],
 ) -> None:
     """Steps until the budget is spent."""
-    start, num_tokens, num_steps = time.process_time(), 0, 0
-    right, learnt = torch.zeros(NUM_STEPS), 0
+    start, num_tokens, num_batches = time.process_time(), 0, 0
+    right, learnt = torch.zeros(num_steps), 0
     with ThreadPoolExecutor(1) as pool:
         optimizer = Optimizer(head, pool)
         while (spent := budget.spent(time.process_time() - start, num_tokens)) < 1:
             batch = batches.next()
-            num_ahead = NUM_STEPS - sum(spent < begin for begin in late_steps_begin)
+            num_ahead = num_steps - sum(spent < begin for begin in late_steps_begin)
             parts = [losses(head, row, num_ahead) for row in rows_of(network, batch, draft_ids)]
             num_learnt = sum(part[2] for part in parts)
             loss = torch.stack([part[0] for part in parts]).sum() / num_learnt
@@ -141,17 +142,17 @@ def train(
             loss.backward()
             optimizer.step(top * rate(spent))
             num_tokens += len(batch.token_ids)
-            num_steps += 1
+            num_batches += 1
             right[:num_ahead] += torch.stack([part[1] for part in parts]).sum(0)
             learnt += num_learnt
-            if num_steps % 20 == 0:
+            if num_batches % 20 == 0:
                 print(
-                    f"step {num_steps} tokens {num_tokens} loss {loss.item():.3f} "
+                    f"batch {num_batches} tokens {num_tokens} loss {loss.item():.3f} "
                     f"right up to each place {[round(share, 3) for share in (right / learnt).tolist()]} "
                     f"{100 * spent:.0f} % of the time",
                     flush=True,
                 )
-                right, learnt = torch.zeros(NUM_STEPS), 0
+                right, learnt = torch.zeros(num_steps), 0
 
 
 def export(head: HeadNetwork, draft_ids: Tensor, directory: Path) -> None:
@@ -200,6 +201,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=6, help="of a core's time")
     parser.add_argument("--tokens", type=int, default=20_000_000)
     parser.add_argument("--tokens-per-step", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=4, help="that the head is run on its own outputs")
     parser.add_argument("--rate", type=float, default=1.0, help="multiplies all learning rates")
     parser.add_argument("--vocabulary", type=int, default=400, help="tokens that the head may say")
     parser.add_argument("--seed", type=int, default=100)
@@ -218,7 +220,7 @@ def main() -> None:
     batches = Batches(tokenizer, Random(args.seed), args.tokens_per_step)
     budget = Budget(max_seconds=args.minutes * 60, max_num_tokens=args.tokens)
     late_steps_begin = () if args.start else LATE_STEPS_BEGIN
-    train(head, network, batches, draft_ids, budget, args.rate, late_steps_begin)
+    train(head, network, batches, draft_ids, budget, args.rate, args.steps, late_steps_begin)
     export(head, draft_ids, args.out)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from services.scheduler.controller.allocation import Ranked, rank
 from services.scheduler.controller.asking import Asking
+from services.scheduler.controller.best_offers import best_offers
 from services.scheduler.controller.calibration import Calibration
 from services.scheduler.controller.cost import CostModel
 from services.scheduler.controller.decision import Prospect, decide
@@ -22,8 +23,8 @@ VERSION = 1
 HALF_LIFE_SECONDS = 86_400.0
 # A source's drafts that are not verified count against it once it is trusted so far.
 _TRUSTED = 0.5
-# In every so many steps the source that was verified least is preferred.
-_NUM_STEPS_PER_CHANGE = 64
+# A token that is reached and right no oftener than this never pays.
+_LEAST_SURVIVAL = 0.01
 # No more outcomes than about this are learnt from per step, of a batch in turn.
 _NUM_LEARNT = 16
 # Prompts make progress whatever the target: in tiles of so many rows.
@@ -80,26 +81,7 @@ class Controller:
 
         All sequences of a step go in one call: it is the number of calls that costs.
         """
-        if all(len(offers) == 1 for _, offers in choices):
-            return [0] * len(choices)
-        offers = [offer for _, several in choices for offer in several]
-        known = [
-            self.asking.offered(record, offer.source) for record, several in choices for offer in several
-        ]
-        recent = [one.recent for one in known]
-        table = lay_out(recent, offers, [len(offer.confidences) for offer in offers])
-        worth = np.cumprod(self.calibration.chances(table), axis=1).sum(axis=1)
-        if self.num_steps % _NUM_STEPS_PER_CHANGE == 0:
-            worth = -self.calibration.num_observed[table.source]
-        result, end = [], 0
-        for _, several in choices:
-            begin, end = end, end + len(several)
-            result.append(int(np.argmax(worth[begin:end])))
-            # What another source does better was asked of this one in vain.
-            for place in range(begin, end):
-                if place != begin + result[-1]:
-                    self.asking.settle(known[place], offers[place].source, 0.0)
-        return result
+        return best_offers(choices, self.calibration, self.asking, self.num_steps)
 
     def allocate(
         self, shape: StepShape, drafts: Sequence[tuple[Record, Offer, int]], max_num_rows: int
@@ -117,9 +99,13 @@ class Controller:
         known = [offered(record, offer.source) for record, offer, _ in drafts]
         table = lay_out([one.recent for one in known], [offer for _, offer, _ in drafts], lengths)
         survival = np.cumprod(self.calibration.chances(table), axis=1)
-        ranked = rank(survival, num_positions)
-        believed = ranked.totals(survival * self.calibration.trust[table.source][:, None])
-        counts = ranked.counts(self._choose(shape, ranked, believed), len(drafts)).tolist()
+        num_positions = min(num_positions, int(np.count_nonzero(survival > _LEAST_SURVIVAL)))
+        if num_positions:
+            ranked = rank(survival, num_positions)
+            believed = ranked.totals(survival * self.calibration.trust[table.source][:, None])
+            counts = ranked.counts(self._choose(shape, ranked, believed), len(drafts)).tolist()
+        else:
+            counts = [0] * len(drafts)
         self._note_lengths(known, drafts, counts)
         return counts
 
@@ -142,9 +128,8 @@ class Controller:
         self, known: list[SourceRecord], drafts: Sequence[tuple[Record, Offer, int]], counts: list[int]
     ) -> None:
         """Notes lengths, and the drafts that are not worth verifying: their questions won nothing."""
-        num_drafts_by_length, trust = self.num_drafts_by_length, self.calibration.trust
-        for count in counts:
-            num_drafts_by_length[count] += 1
+        self.num_drafts_by_length.update(counts)
+        trust = self.calibration.trust
         every = _every(len(drafts))
         for row in range(self.num_steps % every, len(drafts), every):
             source = drafts[row][1].source
@@ -237,6 +222,7 @@ class Controller:
             "draft_wait_seconds": self.waited_seconds,
             "expert_overlap_by_sequence": overlap.by_sequence,
             "expert_overlap_by_token": overlap.by_token,
+            **{f"num_drafts_cut_to_{length}": count for length, count in self.num_drafts_by_length.items()},
             **{f"brier_{source}": float(self.calibration.brier[code]) for code, source in enumerate(SOURCES)},
         }
 

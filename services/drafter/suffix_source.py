@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Sequence
 from functools import partial
 
-from outrider_native.suffix import RunningText
+from outrider_native.suffix import RunningText, TextMemory
 
 from services.drafter.guess import Guess
 from services.drafter.memory import SuffixMemory
@@ -14,6 +14,9 @@ from services.drafter.source import Question
 
 # Questions answered before others get their turn: about a millisecond.
 QUESTIONS_PER_TURN = 64
+# What a sequence itself said is the better evidence: on the tiny model's problems its guesses, taken at
+# this many times what they expect, gave 1 % more tokens per step than taken at face value.
+OWN_TEXT_COUNTS = 1.5
 
 
 class SuffixSource:
@@ -58,14 +61,19 @@ class SuffixSource:
             await self._memory.learn(sequence.tenant, sequence.token_ids, sequence.num_prompt_tokens)
 
     def _guess(self, question: Question) -> Guess:
-        sequence, best = question.sequence, Guess()
+        sequence = question.sequence
         if len(sequence.token_ids) != question.num_final_tokens:
             # The sequence has gone on while others were answered.
-            return best
-        assumed = array("I", question.assumed)
-        for text in (self._texts.get(sequence), self._memory.memory_of(sequence.tenant)):
-            if text is not None:
-                guess = Guess(*text.guess(sequence.token_ids, assumed, question.max_num_tokens))
-                if guess.num_expected > best.num_expected or not best.alternatives:
-                    best = guess
-        return best
+            return Guess()
+        own = _ask(self._texts.get(sequence), question)
+        memory = _ask(self._memory.memory_of(sequence.tenant), question)
+        if not own.alternatives or memory.num_expected > OWN_TEXT_COUNTS * own.num_expected:
+            return memory
+        return own
+
+
+def _ask(text: RunningText | TextMemory | None, question: Question) -> Guess:
+    if text is None:
+        return Guess()
+    assumed = array("I", question.assumed)
+    return Guess(*text.guess(question.sequence.token_ids, assumed, question.max_num_tokens))

@@ -2,11 +2,14 @@
 
 from services.scheduler.batch import Batch, SequenceStep
 from services.scheduler.controller import Controller, Offer
+from services.scheduler.counters import Counters
 from services.scheduler.places import Places
 from services.scheduler.sequence import Draft, Sequence
 
 
-def attach_drafts(batch: Batch, places: Places, controller: Controller, max_num_rows: int) -> None:
+def attach_drafts(
+    batch: Batch, places: Places, controller: Controller, counters: Counters, max_num_rows: int
+) -> None:
     """Attaches what the controller finds worth verifying where the step reaches the last known token.
 
     Drafts displace no known token and no running sequence, but they take free blocks, for which the prefix
@@ -27,6 +30,8 @@ def attach_drafts(batch: Batch, places: Places, controller: Controller, max_num_
     for step, offer, length in zip(steps, chosen, lengths, strict=True):
         if length > 0:
             _attach(step, offer, length, places)
+        else:
+            counters.count_unverified(offer.source)
 
 
 def _offer(draft: Draft, sequence: Sequence) -> Offer:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class SourceCounts:
-    """Drafts of one source that were verified, by their length and by what was right of them."""
+    """Drafts of one source, by how much of them was verified and by what was right of that."""
 
     num_drafts_by_length: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     num_accepted_tokens_by_position: list[int] = field(default_factory=list)
@@ -62,3 +62,7 @@ class Counters:
         self.num_draft_tokens += num_draft_tokens
         self.num_accepted_tokens += num_accepted_tokens
         self.drafts_by_source.setdefault(source, SourceCounts()).add(num_draft_tokens, num_accepted_tokens)
+
+    def count_unverified(self, source: str) -> None:
+        """Notes a draft that was not worth verifying."""
+        self.drafts_by_source.setdefault(source, SourceCounts()).num_drafts_by_length[0] += 1

@@ -177,11 +177,11 @@ class Drafting:
 
     def _take(self, answer: Answer) -> None:
         self._counters.num_unusable_drafts += answer.num_unusable_drafts
-        for sequence_id, base_hash, draft in answer.drafts:
-            # One that has ended has no use for it.
-            if self.drafter.news.knows(sequence_id):
-                self._kept.keep(sequence_id, base_hash, draft)
-        if answer.drafts and not answer.request_id:
+        # A sequence that has ended has no use for it.
+        drafts = [item for item in answer.drafts if self.drafter.news.knows(item[0])]
+        for sequence_id, base_hash, draft in drafts:
+            self._kept.keep(sequence_id, base_hash, draft)
+        if drafts and not answer.request_id:
             self._ahead.note_arrival(is_late=not self._is_step_in_flight)
         for item in answer.times if self._controller is not None else ():
             taken = {"num_drafts": item.num_drafts, "compute_seconds": item.compute_seconds}

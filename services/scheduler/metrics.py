@@ -107,7 +107,9 @@ def _drafts(counters: Counters) -> Iterator[Metric]:
 def _drafts_by_source(counters: Counters) -> Iterator[Metric]:
     prefix = "outrider_spec_decode_source"
     lengths = CounterMetricFamily(
-        f"{prefix}_drafts", "Drafts verified, by source and length.", labels=["source", "length"]
+        f"{prefix}_drafts",
+        "Drafts by source and by how much of them was verified.",
+        labels=["source", "length"],
     )
     accepted = CounterMetricFamily(
         f"{prefix}_accepted_tokens",

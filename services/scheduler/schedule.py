@@ -111,7 +111,7 @@ class Schedule:
             rows = self._rows()
             self._schedule_running(batch, rows)
             self._schedule_waiting(batch, rows)
-            attach_drafts(batch, self.places, self.controller, rows.num_left)
+            attach_drafts(batch, self.places, self.controller, self.counters, rows.num_left)
         for step in batch.steps:
             sequence = step.sequence
             step.new_block_ids = sequence.block_table[sequence.num_blocks_known_to_group :]

@@ -8,7 +8,7 @@ from services.scheduler.controller import Controller, ModelFacts, Settings, Step
 from services.scheduler.schedule import Schedule
 from services.scheduler.sequence import FinishReason, Sequence
 from tests.unit.scheduler.reference_group import ReferenceGroup, alone
-from tests.unit.scheduler.scenario import SequenceMaker, make_schedule, run, step
+from tests.unit.scheduler.scenario import SETTINGS, SequenceMaker, make_schedule, run, step
 
 VOCAB_SIZE = 11
 
@@ -329,3 +329,14 @@ def test_a_draft_is_offered_with_its_source_and_phase() -> None:
     offer = step(schedule, group, {sequence.id: right(sequence, 2)}).steps[0].offer
     assert offer is not None
     assert (offer.source, offer.phase, len(offer.confidences)) == ("suffix", "thinking", 2)
+
+
+def test_a_draft_that_is_not_worth_verifying_is_left_aside_and_counted() -> None:
+    sequence = SequenceMaker()([1])
+    # A controller that has seen no step yet verifies nothing.
+    schedule = begin(group := ReferenceGroup(), sequence, controller=Controller(ModelFacts(), SETTINGS))
+    step(schedule, group)
+    batch = step(schedule, group, {sequence.id: right(sequence, 4)})
+    assert (batch.num_rows, batch.steps[0].offer) == (1, None)
+    assert schedule.counters.drafts_by_source["suffix"].num_drafts_by_length == {0: 1}
+    assert schedule.counters.num_drafts == 0

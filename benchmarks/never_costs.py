@@ -2,6 +2,7 @@
 
     python -m benchmarks.never_costs [--num-streams 1 4 16 64] [--kinds ...] [--num-pairs 10] [--seconds 4]
                                      [--cell-seconds 120] [--num-sessions 8] [--drafter suffix,model,head]
+                                     [--name never_costs]
 
 A cell is a kind of text and a number of streams. Its runs alternate in the order ABBA on one stack. A run
 keeps so many streams busy with question after question, and counts tokens from the moment when every stream
@@ -110,7 +111,7 @@ async def measure(
 
 
 def main() -> None:
-    """Prints a line per cell and writes docs/results/never_costs.json."""
+    """Prints a line per cell and writes docs/results/NAME.json."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -121,12 +122,13 @@ def main() -> None:
     parser.add_argument("--cell-seconds", type=float, default=120.0)
     parser.add_argument("--num-sessions", type=int, default=8)
     parser.add_argument("--drafter", default=",".join(DRAFT_SOURCES), help="the sources, by commas")
+    parser.add_argument("--name", default="never_costs", help="of the result")
     parser.add_argument("--results", type=Path, default=results.DIRECTORY)
     arguments = parser.parse_args()
     plan = Plan(num_pairs=arguments.num_pairs, seconds=arguments.seconds, cell_seconds=arguments.cell_seconds)
     sources = arguments.drafter.split(",")
     rows = asyncio.run(measure(arguments.kinds, arguments.num_streams, plan, arguments.num_sessions, sources))
-    results.save("never_costs", rows, arguments.results)
+    results.save(arguments.name, rows, arguments.results)
     for row in rows:
         print(json.dumps({name: value for name, value in row.items() if name != "ratios"}))
 

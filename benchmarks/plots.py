@@ -133,6 +133,7 @@ def _eviction(figure: Figure, rows: Rows) -> None:
 
 PLOTS: Mapping[str, Callable[[Figure, Rows], None]] = {
     "never_costs": _never_costs,
+    "never_costs_suffix": _never_costs,
     "regret": _regret,
     "caps": _caps,
     "learns": _learns,

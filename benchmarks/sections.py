@@ -158,11 +158,13 @@ def _learns_table(rows: Rows) -> str:
 # Sections without an entry have a plain table, and nothing to conclude.
 VERDICTS: Mapping[str, Callable[[Rows], str]] = {
     "never_costs": _never_costs_verdict,
+    "never_costs_suffix": _never_costs_verdict,
     "learns": _learns_verdict,
     "regret": _regret_verdict,
 }
 TABLES: Mapping[str, Callable[[Rows], str]] = {
     "never_costs": _never_costs_table,
+    "never_costs_suffix": _never_costs_table,
     "learns": _learns_table,
     "regret": _regret_table,
     "caps": lambda rows: markdown(_with_intervals(rows, "uncapped_to_capped")),

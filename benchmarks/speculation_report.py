@@ -3,7 +3,7 @@
     python -m benchmarks.speculation_report [--measure all | NAME ...]
                                             [--results DIR] [--output FILE]
 
-`--measure` runs the benchmarks first, all of them (about 50 minutes on two cores) or those that are named.
+`--measure` runs the benchmarks first, all of them (about an hour on two cores) or those that are named.
 """
 
 import argparse
@@ -33,6 +33,11 @@ class Study:
 
 STUDIES: dict[str, Study] = {
     "never_costs": Study(module="never_costs"),
+    # What the draft model guesses right at any temperature, as it knows the noise, the memory alone does not.
+    "never_costs_suffix": Study(
+        module="never_costs",
+        arguments=["--drafter", "suffix", "--kinds", "unpredictable", "--name", "never_costs_suffix"],
+    ),
     "learns": Study(module="learns"),
     "caps": Study(module="caps"),
     "drafting_ahead": Study(module="drafting_ahead"),

@@ -15,7 +15,7 @@ from tests.integration.oracle_drafter import HEAD, MODEL, SUFFIX, Deliver, Oracl
 from tests.integration.scheduler_stack import PROMPT, VOCAB_SIZE, Stack, expected, serving, stack, until
 
 NUM_SEQUENCES = 3
-NUM_TOKENS = 60
+NUM_TOKENS = 40
 
 
 @asynccontextmanager

@@ -63,7 +63,7 @@ COPY --from=build /opt/venv /opt/venv
 COPY --from=build /app /app
 WORKDIR /app
 # For a volume that keeps what a drafter or a scheduler has learnt: an empty one takes over owner and mode.
-RUN install -d -o 10001 -g 10001 -m 0700 /var/lib/outrider
+RUN python -c "import os; os.makedirs('/var/lib/outrider', 0o700); os.chown('/var/lib/outrider', 10001, 10001)"
 USER 10001:10001
 
 HEALTHCHECK --interval=10s --timeout=10s --start-period=120s --retries=3 \

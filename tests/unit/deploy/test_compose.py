@@ -55,7 +55,8 @@ def test_what_is_learnt_lies_on_a_volume_of_its_own(service, variable) -> None:
     others = [other for other in SERVICES.values() if other is not SERVICES[service]]
     assert mount not in [mount for other in others for mount in other.get("volumes", ())]
     # An empty volume takes over owner and mode of what the image has there.
-    assert f"install -d -o 10001 -g 10001 -m 0700 {directory}\nUSER 10001:10001" in DOCKERFILE
+    made = f"os.makedirs('{directory}', 0o700); os.chown('{directory}', 10001, 10001)"
+    assert DOCKERFILE.index(made) < DOCKERFILE.index("USER 10001:10001")
 
 
 def test_threads_that_wait_sleep() -> None:

@@ -1,6 +1,6 @@
 """Drives the scheduler's controller with the physics of Kimi K2.5 on eight devices, no device at hand.
 
-    python -m benchmarks.physics [--device B200] [--acceptance 0.7] [--num-tokens 200] [--json]
+    python -m benchmarks.physics [--device B200] [--acceptance 0.7] [--num-tokens 400] [--batch-sizes 1 8 64]
 
 A step takes a floor for launches and collectives, then as long as reading the weights that it wakes (int4
 experts, bf16 rest) and the latent cache, or as computing takes, whichever is longer. The controller knows
@@ -148,17 +148,28 @@ def measure(device: Device, acceptance: float, batch_size: int, num_tokens: int)
     }
 
 
+def markdown(rows: Sequence[dict[str, float]]) -> str:
+    """Returns a table of the chosen lengths and gains by batch size."""
+    names = ("batch_size", "draft_length", "gain_over_none", "best_fixed_length", "gain_over_best_fixed")
+    head = "| " + " | ".join(name.replace("_", " ") for name in names) + " |"
+    lines = ["| " + " | ".join(f"{row[name]:g}" for name in names) + " |" for row in rows]
+    return "\n".join([head, "|---" * len(names) + "|", *lines])
+
+
 def main() -> None:
-    """Prints one line per batch size."""
+    """Prints one JSON line per batch size, then the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=DEVICES, default="B200")
     parser.add_argument("--acceptance", type=float, default=0.7)
-    parser.add_argument("--num-tokens", type=int, default=1000)
+    parser.add_argument("--num-tokens", type=int, default=400)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=BATCH_SIZES)
     arguments = parser.parse_args()
+    rows = []
     for batch_size in arguments.batch_sizes:
         row = measure(DEVICES[arguments.device], arguments.acceptance, batch_size, arguments.num_tokens)
+        rows.append(row)
         print(json.dumps(row), flush=True)
+    print(markdown(rows))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ _HALF_TRUST = 16.0
 # While a source that was tried has shown fewer tokens than this it is fitted after every step, later when
 # there are so many drafts or that was so many steps ago.
 _NUM_NEW = 256
-_NUM_PER_FIT = 128
+_NUM_PER_FIT = 256
 _MAX_NUM_STEPS = 16
 _BRIER_SHARE = 0.005
 

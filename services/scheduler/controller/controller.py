@@ -91,13 +91,17 @@ class Controller:
         `shape` is the step without drafts; the integer is the most tokens of that draft; `max_num_rows` is
         how many rows the step has left.
         """
-        lengths = [min(most, len(offer.confidences)) for _, offer, most in drafts]
+        known, offers, lengths = [], [], []
+        offered = self.asking.offered
+        for record, offer, most in drafts:
+            known.append(offered(record, offer.source))
+            offers.append(offer)
+            count = len(offer.confidences)
+            lengths.append(count if count < most else most)
         num_positions = min(sum(lengths), max_num_rows)
         if num_positions <= 0 or not self.cost.is_ready:
             return [0] * len(drafts)
-        offered = self.asking.offered
-        known = [offered(record, offer.source) for record, offer, _ in drafts]
-        table = lay_out([one.recent for one in known], [offer for _, offer, _ in drafts], lengths)
+        table = lay_out([one.recent for one in known], offers, lengths)
         survival = np.cumprod(self.calibration.chances(table), axis=1)
         num_positions = min(num_positions, int(np.count_nonzero(survival > _LEAST_SURVIVAL)))
         if num_positions:

@@ -20,6 +20,8 @@ _KEY = {
 }
 _LEAST_CONFIDENCE, _MOST_CONFIDENCE = 0.01, 0.99
 _LONGEST_MATCH = 64
+_PLACES = np.arange(64)
+_LOG_POSITION = np.log(_PLACES + 1)
 _MATCH_TERM = np.log2(np.arange(_LONGEST_MATCH + 1) + 1) / 3 - 1
 
 
@@ -58,7 +60,9 @@ def lay_out(recent: Sequence[float], offers: Sequence[Offer], lengths: Sequence[
     """
     key = np.array([_KEY[offer.source, offer.phase] for offer in offers])
     match = _MATCH_TERM[np.minimum([offer.match_length for offer in offers], _LONGEST_MATCH)]
-    is_there = np.arange(max(lengths)) < np.array(lengths)[:, None]
+    longest = max(lengths)
+    places = _PLACES[:longest] if longest <= len(_PLACES) else np.arange(longest)
+    is_there = places < np.array(lengths)[:, None]
     cut = [
         offer.confidences if len(offer.confidences) == length else offer.confidences[:length]
         for offer, length in zip(offers, lengths, strict=True)
@@ -72,4 +76,4 @@ def lay_out(recent: Sequence[float], offers: Sequence[Offer], lengths: Sequence[
 
 def log_position(count: int) -> np.ndarray:
     """Returns the logarithm of each place in a draft, counted from 1."""
-    return np.log(np.arange(1, count + 1))
+    return _LOG_POSITION[:count] if count <= len(_LOG_POSITION) else np.log(np.arange(1, count + 1))

@@ -81,6 +81,23 @@ def _caps(figure: Figure, rows: Rows) -> None:
     axes.set(xlabel="cap on the draft length", ylabel="tokens/s, without a cap by with")
 
 
+def _recorded_acceptance(figure: Figure, rows: Rows) -> None:
+    """Draws the part accepted at each place, a panel per kind of text."""
+    panels = _by(rows, "kind")
+    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (kind, found) in zip(all_axes, panels.items(), strict=True):
+        for number, row in enumerate(found):
+            axes.plot(*_places(row), ".-", color=COLOURS[number], label=row["source"])
+        axes.set(title=kind, xlabel="place in the draft", ylim=(0, 1.02))
+    all_axes[0].set(ylabel="accepted, if those before were")
+    all_axes[0].legend(fontsize=7)
+
+
+def _places(row: Mapping[str, Any]) -> tuple[list[int], list[float]]:
+    values = [value for value in row["per_position"] if value is not None]
+    return list(range(1, len(values) + 1)), values
+
+
 def _acceptance(figure: Figure, rows: Rows) -> None:
     """Draws the fraction accepted at each place, by source and temperature."""
     axes = figure.subplots()
@@ -88,10 +105,8 @@ def _acceptance(figure: Figure, rows: Rows) -> None:
     chosen = [row for row in rows if row.get("noise", "same") == "same" and row.get("num_seqs", 1) == 1]
     sources = list(_by(chosen, "source"))
     for row in chosen:
-        values = [value for value in row["per_position"] if value is not None]
         axes.plot(
-            range(1, len(values) + 1),
-            values,
+            *_places(row),
             styles.get(row["temperature"], "-"),
             marker=".",
             color=COLOURS[sources.index(row["source"])],
@@ -137,6 +152,7 @@ PLOTS: Mapping[str, Callable[[Figure, Rows], None]] = {
     "regret": _regret,
     "caps": _caps,
     "learns": _learns,
+    "recorded_acceptance": _recorded_acceptance,
     "acceptance": _acceptance,
     "physics": _physics,
     "eviction": _eviction,

@@ -46,6 +46,7 @@ STUDIES: dict[str, Study] = {
     "regret": Study(
         module="regret", arguments=["--drafts", str(DRAFTS), "--costs", str(COSTS)], prints_rows=True
     ),
+    "recorded_acceptance": Study(module="recorded_acceptance", arguments=[str(DRAFTS)], prints_rows=True),
     "acceptance": Study(module="acceptance", prints_rows=True),
     "features": Study(module="features", prints_rows=True),
     "suffix_memory": Study(module="suffix_memory", prints_rows=True),

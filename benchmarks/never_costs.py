@@ -1,7 +1,7 @@
 """Measures whether speculation ever costs: tokens per second with drafts against without, cell by cell.
 
-    python -m benchmarks.never_costs [--num-streams 1 4 16 64] [--kinds ...] [--num-pairs 10] [--seconds 4]
-                                     [--cell-seconds 120] [--num-sessions 8] [--drafter suffix,model,head]
+    python -m benchmarks.never_costs [--num-streams 1 4 16 64] [--kinds ...] [--num-pairs 10] [--seconds 3]
+                                     [--cell-seconds 130] [--num-sessions 8] [--drafter suffix,model,head]
                                      [--name never_costs]
 
 A cell is a kind of text and a number of streams. Its runs alternate in the order ABBA on one stack. A run
@@ -118,8 +118,8 @@ def main() -> None:
     parser.add_argument("--num-streams", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--num-pairs", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--cell-seconds", type=float, default=120.0)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--cell-seconds", type=float, default=130.0)
     parser.add_argument("--num-sessions", type=int, default=8)
     parser.add_argument("--drafter", default=",".join(DRAFT_SOURCES), help="the sources, by commas")
     parser.add_argument("--name", default="never_costs", help="of the result")

@@ -13,7 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-DIRECTORY = Path(__file__).parents[1] / "docs" / "results"
+ROOT = Path(__file__).parents[1]
+DIRECTORY = ROOT / "docs" / "results"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ def load(name: str, directory: Path = DIRECTORY) -> Result | None:
 def capture(name: str, module: str, arguments: Sequence[str], directory: Path = DIRECTORY) -> None:
     """Runs a benchmark that prints its rows as JSON objects, and writes them as a result."""
     line = [sys.executable, "-m", module, *arguments]
-    output = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True).stdout
+    output = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT).stdout
     _write(name, shlex.join(["python", "-m", module, *arguments]), list(_objects(output)), directory)
 
 

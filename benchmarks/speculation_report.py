@@ -16,10 +16,10 @@ from pathlib import Path
 from benchmarks import plots, results
 from benchmarks.sections import Section, read
 
-PATH = Path(__file__).parents[1] / "docs" / "speculation.md"
-# Large and made anew each time: not part of the repository.
-DRAFTS = Path(__file__).parents[1] / "build" / "benchmarks" / "drafts.jsonl"
-COSTS = results.DIRECTORY / "step_costs.json"
+PATH = results.ROOT / "docs" / "speculation.md"
+# Relative to the root, where benchmarks are run. The first is large and made anew each time: it is not kept.
+DRAFTS = "build/benchmarks/drafts.jsonl"
+COSTS = "docs/results/step_costs.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +41,10 @@ STUDIES: dict[str, Study] = {
     "learns": Study(module="learns"),
     "caps": Study(module="caps"),
     "drafting_ahead": Study(module="drafting_ahead"),
-    "step_costs": Study(module="step_costs", arguments=[str(COSTS)]),
-    "record_drafts": Study(module="record_drafts", arguments=[str(DRAFTS)]),
-    "regret": Study(
-        module="regret", arguments=["--drafts", str(DRAFTS), "--costs", str(COSTS)], prints_rows=True
-    ),
-    "recorded_acceptance": Study(module="recorded_acceptance", arguments=[str(DRAFTS)], prints_rows=True),
+    "step_costs": Study(module="step_costs", arguments=[COSTS]),
+    "record_drafts": Study(module="record_drafts", arguments=[DRAFTS]),
+    "regret": Study(module="regret", arguments=["--drafts", DRAFTS, "--costs", COSTS], prints_rows=True),
+    "recorded_acceptance": Study(module="recorded_acceptance", arguments=[DRAFTS], prints_rows=True),
     "acceptance": Study(module="acceptance", prints_rows=True),
     "features": Study(module="features", prints_rows=True),
     "suffix_memory": Study(module="suffix_memory", prints_rows=True),
@@ -56,17 +54,26 @@ STUDIES: dict[str, Study] = {
 }
 
 
-def measure(names: Sequence[str]) -> None:
-    """Runs benchmarks one after another."""
-    DRAFTS.parent.mkdir(parents=True, exist_ok=True)
+def measure(names: Sequence[str]) -> list[str]:
+    """Runs benchmarks one after another and returns those that failed: the others have taken their time."""
+    (results.ROOT / DRAFTS).parent.mkdir(parents=True, exist_ok=True)
+    failed: list[str] = []
     for name in names:
-        study = STUDIES[name]
-        sys.stderr.write(f"{name}: python -m benchmarks.{study.module} {' '.join(study.arguments)}\n")
-        if study.prints_rows:
-            results.capture(name, f"benchmarks.{study.module}", study.arguments)
-        else:
-            line = [sys.executable, "-m", f"benchmarks.{study.module}", *study.arguments]
-            subprocess.run(line, check=True)
+        try:
+            _run(name, STUDIES[name])
+        except subprocess.CalledProcessError as error:
+            sys.stderr.write(f"{name}: {error}\n")
+            failed.append(name)
+    return failed
+
+
+def _run(name: str, study: Study) -> None:
+    sys.stderr.write(f"{name}: python -m benchmarks.{study.module} {' '.join(study.arguments)}\n")
+    if study.prints_rows:
+        results.capture(name, f"benchmarks.{study.module}", study.arguments)
+    else:
+        line = [sys.executable, "-m", f"benchmarks.{study.module}", *study.arguments]
+        subprocess.run(line, check=True, cwd=results.ROOT)
 
 
 def section(one: Section, directory: Path, output: Path) -> str:
@@ -89,7 +96,7 @@ def report(directory: Path, output: Path) -> str:
 
 
 def main() -> None:
-    """Measures what is asked for and writes the report."""
+    """Measures what is asked for and writes the report; the exit status says whether all was measured."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -97,9 +104,11 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=results.DIRECTORY)
     parser.add_argument("--output", type=Path, default=PATH)
     arguments = parser.parse_args()
-    measure(list(STUDIES) if "all" in arguments.measure else arguments.measure)
+    failed = measure(list(STUDIES) if "all" in arguments.measure else arguments.measure)
     arguments.output.write_text(report(arguments.results, arguments.output))
     print(arguments.output)
+    if failed:
+        sys.exit(f"not measured: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

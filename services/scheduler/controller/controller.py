@@ -20,6 +20,7 @@ from services.scheduler.controller.record import Record, SourceRecord
 from services.scheduler.controller.waiting import Waiting
 
 VERSION = 1
+_KEPT = ("cost", "calibration", "asking")
 HALF_LIFE_SECONDS = 86_400.0
 # A source's drafts that are not verified count against it once it is trusted so far.
 _TRUSTED = 0.5
@@ -88,8 +89,8 @@ class Controller:
     ) -> list[int]:
         """Returns how many tokens of each draft to verify, 0 included.
 
-        `shape` is the step without drafts; the integer is the most tokens of that draft; `max_num_rows` is
-        how many rows the step has left.
+        `shape` is the step without drafts; the integer is the most tokens of that draft; `max_num_rows`
+        what is left of the step.
         """
         known, offers, lengths = [], [], []
         offered = self.asking.offered
@@ -104,12 +105,11 @@ class Controller:
         table = lay_out([one.recent for one in known], offers, lengths)
         survival = np.cumprod(self.calibration.chances(table), axis=1)
         num_positions = min(num_positions, int(np.count_nonzero(survival > _LEAST_SURVIVAL)))
+        counts = [0] * len(drafts)
         if num_positions:
             ranked = rank(survival, num_positions)
             believed = ranked.totals(survival * self.calibration.trust[table.source][:, None])
             counts = ranked.counts(self._choose(shape, ranked, believed), len(drafts)).tolist()
-        else:
-            counts = [0] * len(drafts)
         self._note_lengths(known, drafts, counts)
         return counts
 
@@ -219,25 +219,19 @@ class Controller:
 
     def figures(self) -> dict[str, float]:
         """Returns what the metrics show, by name."""
-        overlap = self.cost.overlap
         return {
             "step_cost_error": self.cost.noise,
             "num_probes": self.probing.num_probes,
             "draft_wait_seconds": self.waited_seconds,
-            "expert_overlap_by_sequence": overlap.by_sequence,
-            "expert_overlap_by_token": overlap.by_token,
+            "expert_overlap_by_sequence": self.cost.overlap.by_sequence,
+            "expert_overlap_by_token": self.cost.overlap.by_token,
             **{f"num_drafts_cut_to_{length}": count for length, count in self.num_drafts_by_length.items()},
             **{f"brier_{source}": float(self.calibration.brier[code]) for code, source in enumerate(SOURCES)},
         }
 
     def state(self) -> dict[str, Any]:
         """Returns what was learnt, fit for JSON."""
-        return {
-            "version": VERSION,
-            "cost": self.cost.state(),
-            "calibration": self.calibration.state(),
-            "asking": self.asking.state(),
-        }
+        return {"version": VERSION, **{name: getattr(self, name).state() for name in _KEPT}}
 
     def restore(self, state: Mapping[str, Any], age_seconds: float) -> None:
         """Takes up what was learnt so long ago; raises ValueError naming what is wrong, then is as new."""
@@ -246,7 +240,7 @@ class Controller:
         try:
             if state.get("version") != VERSION:
                 raise ValueError(f"version is {state.get('version')!r:.50}, not {VERSION}")
-            for name in ("cost", "calibration", "asking"):
+            for name in _KEPT:
                 getattr(self, name).restore(read_table(state, name), decay)
         except ValueError:
             self._begin()

@@ -68,7 +68,7 @@ def test_a_source_that_is_always_wrong_is_hardly_asked_and_hardly_verified(num_s
 def test_a_source_that_is_right_is_asked_always_and_verified(num_sequences: int) -> None:
     run = Run(num_sequences).steps(100, chance=0.95).steps(100, chance=0.95)
     assert run.num_questions >= 0.9 * num_sequences * run.num_steps
-    assert run.num_tokens >= 2 * num_sequences * run.num_steps
+    assert run.num_tokens >= 1.5 * num_sequences * run.num_steps
 
 
 def test_text_that_becomes_predictable_again_is_noticed() -> None:

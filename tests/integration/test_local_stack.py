@@ -214,10 +214,9 @@ def test_a_directory_without_a_model_is_one_line_and_status_2(tmp_path: Path) ->
 
 
 def test_a_model_that_does_not_load_ends_the_start_with_the_reason(tmp_path: Path) -> None:
-    for file in DEFAULT_MODEL.iterdir():
-        (tmp_path / file.name).write_bytes(
-            file.read_bytes()[: -1000 if file.suffix == ".safetensors" else None]
-        )
+    for file in filter(Path.is_file, DEFAULT_MODEL.iterdir()):
+        end = -1000 if file.suffix == ".safetensors" else None
+        (tmp_path / file.name).write_bytes(file.read_bytes()[:end])
     result = start("--model", str(tmp_path))
     assert result.returncode == 2
     assert [line for line in result.stderr.splitlines() if "safetensors" in line] == [

@@ -20,6 +20,7 @@ from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 
@@ -94,9 +95,10 @@ class KVBlocks:
     def reserve(self, table: BlockTable, num_tokens: int) -> bool:
         """Makes room for so many tokens in all; returns whether there is any, and changes nothing if not."""
         num_missing = -(-num_tokens // self.block_size) - len(table.block_ids)
+        if num_missing > len(self._free) and num_missing > len(self._free) + self._num_evictable():
+            return False
         while num_missing > len(self._free):
-            if not self._evict():
-                return False
+            self._evict()
         for _ in range(num_missing):
             block_id = self._free.pop()
             self._reference_counts[block_id] = 1
@@ -113,14 +115,15 @@ class KVBlocks:
         if (table := self._tables.pop(owner, None)) is not None:
             self._shorten(table, 0)
 
-    def _evict(self) -> bool:
-        """Takes the blocks of the sequence that was not taken for longest; returns whether there was one."""
-        owner, table = next(iter(self._tables.items()), (None, None))
-        if table is None or table.call == self._call:
-            return False
-        del self._tables[owner]
+    def _num_evictable(self) -> int:
+        """Counts the blocks of the sequences that this call has not taken: none of them is shared."""
+        earlier = takewhile(lambda table: table.call != self._call, self._tables.values())
+        return sum(len(table.block_ids) for table in earlier)
+
+    def _evict(self) -> None:
+        """Takes the blocks of the sequence that was not taken for longest."""
+        _, table = self._tables.popitem(last=False)
         self._shorten(table, 0)
-        return True
 
     def _shorten(self, table: BlockTable, num_blocks: int) -> None:
         for block_id in table.block_ids[num_blocks:]:

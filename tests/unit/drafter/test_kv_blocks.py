@@ -111,6 +111,17 @@ def test_what_a_call_uses_is_not_evicted_in_it():
     assert blocks.reserve(blocks.take("b"), 1)
 
 
+def test_a_text_longer_than_all_there_is_takes_nothing_from_others():
+    blocks = KVBlocks(num_blocks=3, block_size=BLOCK_SIZE)
+    for owner in ("a", "b"):
+        assert blocks.reserve(blocks.take(owner), 1)
+        blocks.take(owner).token_ids.append(0)
+    blocks.begin()
+    assert not blocks.reserve(blocks.take("long"), 3 * BLOCK_SIZE + 1)
+    blocks.check()
+    assert [blocks.take(owner).num_tokens for owner in ("a", "b")] == [1, 1]
+
+
 @given(texts, texts)
 def test_texts_have_in_common_what_they_begin_with(first, second):
     length = num_common(first, second)

@@ -35,6 +35,12 @@ class _Line:
         """Whether the next forward pass computes the last token, so that one can be chosen."""
         return self.table.num_tokens + self.num_rows == len(self.token_ids)
 
+    def note_computed(self) -> None:
+        """Takes the rows of the pass that is done as cached."""
+        start = self.table.num_tokens
+        self.table.token_ids.extend(self.token_ids[start : start + self.num_rows])
+        self.num_rows = 0
+
     def go_on(self) -> None:
         """Adds the token that was chosen last, to be computed next."""
         self.token_ids.append(self.draft.token_ids[-1])
@@ -104,8 +110,11 @@ class DraftModel:
                 num_tokens += line.draft.max_num_tokens - 1
             if line.num_rows and self.blocks.reserve(line.table, num_tokens):
                 num_left -= line.num_rows
-            else:
-                del lines[place]
+                continue
+            del lines[place]
+            if line.num_rows and line.table not in branches:
+                # It must not hold the blocks that others lack, or nobody would ever get any.
+                self.blocks.drop(texts[place].sequence)
         return lines
 
     def _line(
@@ -147,8 +156,6 @@ class DraftModel:
             spans.append(
                 Span(first_row=first_row, num_rows=line.num_rows, num_context=end, block_ids=block_ids)
             )
-            table.token_ids.extend(line.token_ids[start:end])
-            line.num_rows = 0
         batch = ForwardBatch(
             token_ids=torch.tensor(token_ids.tolist()),
             positions=torch.tensor(positions),
@@ -156,7 +163,10 @@ class DraftModel:
             spans=tuple(spans),
             logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
         )
-        return self._model.forward(batch, self._kv_cache).logits
+        logits = self._model.forward(batch, self._kv_cache).logits
+        for line in lines:
+            line.note_computed()
+        return logits
 
     def _choose(self, lines: list[_Line], logits: Tensor) -> list[_Line]:
         """Chooses the next token of each line, and returns the lines that go on."""

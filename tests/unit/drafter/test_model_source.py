@@ -313,6 +313,33 @@ def test_a_text_longer_than_the_model_takes_gets_an_empty_guess(source):
     assert ask(source, (sequence, (), 4)) == [Guess()]
 
 
+def test_where_the_cache_is_too_small_for_all_texts_some_are_drafted_for_in_every_call(dense, executor):
+    small = DraftModel(dense, 8 * dense.kv_bytes_per_block(draft_model.BLOCK_SIZE))
+    source = ModelSource(small, executor)
+    sequences = [opened([start, *range(30)]) for start in range(4)]
+    for _ in range(12):
+        ask(source, *((sequence, (), 2) for sequence in sequences))
+        for sequence in sequences:
+            sequence.extend(array("I", [3, 4]))
+        small.blocks.check()
+    guesses = ask(source, *((sequence, (), 2) for sequence in sequences))
+    assert any(guess.token_ids for guess in guesses)
+
+
+def fail(*_):
+    raise RuntimeError("out of memory")
+
+
+def test_a_pass_that_fails_leaves_nothing_that_counts_as_cached(source, dense, monkeypatch):
+    sequence = opened(PROMPT)
+    with monkeypatch.context() as broken:
+        broken.setattr(Transformer, "forward", fail)
+        with pytest.raises(RuntimeError):
+            ask(source, (sequence, (), 4))
+    (guess,) = ask(source, (sequence, (), 4))
+    assert_is_own_continuation(dense, guess, PROMPT, 4)
+
+
 def load(directories, executor, **changes):
     directories = {"model_dir": directories["dense"], "target_dir": directories["moe"]} | changes
     return ModelSource.load(**directories, kv_cache_bytes=ROOM, num_threads=1, executor=executor)

@@ -14,6 +14,9 @@ from services.drafter.guess import Guess
 from services.drafter.sequence import RunningSequence
 from services.drafter.source import Question, Source
 
+# Sequences that a source has yet to let go of; where there are more, it is told of no new ones.
+MAX_NUM_ENDED = 1024
+
 log = structlog.get_logger()
 T = TypeVar("T")
 
@@ -37,30 +40,40 @@ class Lane:
         self._source = source
         self._turn = turn or asyncio.Lock()
         self._open: set[RunningSequence] = set()
+        self._ended: dict[RunningSequence, bool] = {}  # whether each has finished
         self._has_failed = False
         self.name = source.name
         self.call_time = CallTime()
 
     def open(self, sequence: RunningSequence) -> None:
-        """Tells the source of a sequence."""
-        self._open.add(sequence)
-        self._tell(lambda: self._source.open(sequence))
+        """Tells the source of a sequence, unless it is so far behind that it has yet to let go of many."""
+        if len(self._ended) < MAX_NUM_ENDED:
+            self._open.add(sequence)
+            self._tell(lambda: self._source.open(sequence))
 
     def extend(self, sequence: RunningSequence, num_tokens: int) -> None:
-        """Tells the source of new tokens."""
-        self._tell(lambda: self._source.extend(sequence, num_tokens))
+        """Tells the source of new tokens of a sequence that it was told of."""
+        if sequence in self._open:
+            self._tell(lambda: self._source.extend(sequence, num_tokens))
 
-    async def close(self, sequence: RunningSequence, *, finished: bool) -> None:
-        """Tells the source that a sequence is over; to say so again does nothing."""
+    def end(self, sequence: RunningSequence, *, finished: bool) -> None:
+        """Notes that a sequence is over, for `close_ended` to tell; to say so again does nothing."""
+        if sequence in self._open:
+            self._open.remove(sequence)
+            self._ended[sequence] = finished
+
+    async def close_ended(self) -> None:
+        """Tells the source of all sequences that are over, in one turn."""
         async with self._turn:
-            if sequence in self._open:
-                self._open.remove(sequence)
+            while self._ended:
+                sequence, finished = next(iter(self._ended.items()))
+                del self._ended[sequence]
                 await self._call(self._source.close(sequence, finished=finished), None)
 
     async def ask(self, questions: Callable[[], Sequence[Question]]) -> Answers:
-        """Asks the source, when it is free, what is then to be asked."""
+        """Asks the source, when it is free, what is then to be asked of sequences that still run."""
         async with self._turn:
-            asked = questions()
+            asked = [question for question in questions() if self._follows(question.sequence)]
             if not asked:
                 return Answers(questions=(), guesses=(), seconds=0.0)
             began = time.perf_counter()
@@ -68,6 +81,10 @@ class Lane:
             answers = Answers(questions=asked, guesses=guesses, seconds=time.perf_counter() - began)
         self._count(answers)
         return answers
+
+    def _follows(self, sequence: RunningSequence) -> bool:
+        """Whether the source may hear of a sequence: of one that is over it would keep what it learns."""
+        return sequence in self._open and not sequence.has_ended
 
     def _tell(self, tell: Callable[[], None]) -> None:
         try:

@@ -60,6 +60,8 @@ class RunningSequence:
     drafts: dict[str, list[Draft]] = field(default_factory=dict)
     num_drafts: int = 0
     num_draft_tokens: int = 0
+    # Nothing is to be drafted for it any more.
+    has_ended: bool = False
 
     def extend(self, token_ids: array) -> None:
         """Adds final tokens."""

@@ -14,14 +14,15 @@ from services.drafter.sequence import RunningSequence
 PIECE = 2048
 # Tokens taken in before the drafts that a message wants; those of longer texts are taken in beside.
 MAX_NUM_TOKENS_AT_ONCE = 8192
-# Sequences that are being closed; one more waits, and so does its message.
+# Sequences whose texts are taken in to the end; one more waits, and so does its message.
 MAX_NUM_CLOSING = 64
 
 
 class Sequences:
     """Follows the sequences of one stream. What does not fit costs drafts, never an error.
 
-    `run` takes in long texts and closes sequences beside, so that neither holds up drafts for others.
+    `run` takes in long texts and closes sequences beside, so that neither holds up drafts for others. A
+    source that is slow to let go, or hangs, keeps no other waiting.
     """
 
     def __init__(self, lanes: Sequence[Lane], feature_size: int = 0) -> None:
@@ -33,6 +34,7 @@ class Sequences:
         self._is_behind = asyncio.Event()
         self._closing: asyncio.Queue[tuple[RunningSequence, bool]] = asyncio.Queue(MAX_NUM_CLOSING)
         self._known: set[RunningSequence] = set()  # running or closing
+        self._has_ended = {lane: asyncio.Event() for lane in lanes}
 
     def get(self, sequence_id: int, base_length: int) -> RunningSequence | None:
         """Returns a sequence if it has just so many tokens, all of them taken in."""
@@ -57,19 +59,25 @@ class Sequences:
         """Does what is done beside, for ever."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._take_in_long_texts())
-            tasks.create_task(self._close_for_ever())
+            tasks.create_task(self._end_for_ever())
+            for lane in self._lanes:
+                tasks.create_task(self._close_for_ever(lane))
 
     async def finish(self) -> None:
         """Returns when all closed sequences have been learnt from."""
         await self._closing.join()
+        for lane in self._lanes:
+            await lane.close_ended()
 
     async def forget(self) -> None:
         """Lets go of all sequences: the stream is gone, and none that still runs has finished."""
         for sequence in list(self._running.values()):
             self._end(sequence)
-        for sequence in self._known:
-            for lane in self._lanes:
-                await lane.close(sequence, finished=False)
+        for lane in self._lanes:
+            for sequence in self._known:
+                lane.end(sequence, finished=False)
+        for lane in self._lanes:
+            await lane.close_ended()
 
     def _open(self, opened: Opened) -> None:
         if opened.sequence_id in self._running:
@@ -174,13 +182,14 @@ class Sequences:
 
     def _end(self, sequence: RunningSequence) -> None:
         del self._running[sequence.id]
+        sequence.has_ended = True
         metrics.num_sequences.dec()
         sequence.span.set_attribute("outrider.num_tokens", self._num_tokens(sequence))
         sequence.span.set_attribute("outrider.num_drafts", sequence.num_drafts)
         sequence.span.set_attribute("outrider.num_draft_tokens", sequence.num_draft_tokens)
         sequence.span.end()
 
-    async def _close_for_ever(self) -> None:
+    async def _end_for_ever(self) -> None:
         while True:
             sequence, finished = await self._closing.get()
             while finished and sequence in self._behind:
@@ -188,6 +197,14 @@ class Sequences:
                 await asyncio.sleep(0)
             self._behind.pop(sequence, None)
             for lane in self._lanes:
-                await lane.close(sequence, finished=finished)
+                lane.end(sequence, finished=finished)
+                self._has_ended[lane].set()
             self._known.discard(sequence)
             self._closing.task_done()
+
+    async def _close_for_ever(self, lane: Lane) -> None:
+        """Has one source let go of what has ended, when it is free; no other waits for it."""
+        while True:
+            await self._has_ended[lane].wait()
+            self._has_ended[lane].clear()
+            await lane.close_ended()

@@ -104,7 +104,7 @@ class _SourceDrafts:
         )
 
     async def _draft_ahead(self, ahead: Ahead) -> None:
-        answers = await self.lane.ask(lambda: ahead.next_questions(self.lane.call_time))
+        answers = await self.lane.ask(partial(self._ahead_questions, ahead))
         for question, guess in zip(answers.questions, answers.guesses, strict=True):
             ahead.learn(question, guess)
         drafts = self._drafts(answers)
@@ -118,6 +118,10 @@ class _SourceDrafts:
                     seconds=answers.seconds,
                 )
             )
+
+    def _ahead_questions(self, ahead: Ahead) -> list[Question]:
+        """Asks nothing if the plan was left while the source was busy: what is wanted comes first."""
+        return ahead.next_questions(self.lane.call_time) if ahead is self._ahead else []
 
     def _drafts(self, answers: Answers) -> list[Draft]:
         """Notes what was guessed, and returns what is worth sending."""
@@ -159,10 +163,10 @@ class Drafting:
     async def follow(self, news: News) -> None:
         """Takes in a message, and has the sources do what it asks."""
         deadline = time.monotonic() + news.ahead_seconds
-        await self._sequences.follow(news)
         if news.committed or news.wanted or news.verifying:
             for source in self._sources:
                 source.stop_ahead()
+        await self._sequences.follow(news)
         await self._want(news)
         if news.ahead_seconds:
             await self._look_ahead(news.verifying, deadline)

@@ -306,6 +306,67 @@ async def test_a_newer_message_ends_what_was_drafted_ahead_for_an_older(newer) -
         assert not any(assumed[:1] == (70,) for assumed in later)
 
 
+async def test_a_plan_left_while_the_source_was_busy_is_not_drafted_for_before_what_is_wanted() -> None:
+    head, model = CountingSource("head"), CountingSource("model")
+    turn = asyncio.Lock()
+    stream = Stream([Lane(head, turn), Lane(model, turn)])
+    async with asyncio.TaskGroup() as tasks:
+        beside = tasks.create_task(stream.drafting.run())
+        await stream.say(opened=[opened(1, [10])])
+        head.gate.clear()
+        await stream.say(verifying=[verifying(1, 1, 50)], ahead_seconds=HOUR, request_id=1)
+        await until_asked(head)
+        await stream.say(committed=[committed(1, 1, 50, 7)], wanted=[wanted(1, 3)], request_id=2)
+        head.gate.set()
+        await stream.until_complete(2)
+        beside.cancel()
+    assert model.asked == [[(3, ())]]
+
+
+async def test_for_what_is_closed_nothing_more_is_drafted_and_no_source_keeps_any_of_it() -> None:
+    source = CountingSource(length=2)
+    stream = Stream([Lane(source)])
+    async with asyncio.TaskGroup() as tasks:
+        beside = [tasks.create_task(stream.drafting.run()), tasks.create_task(stream.sequences.run())]
+        ids = range(1, 41)
+        await stream.say(opened=[opened(number, [number]) for number in ids])
+        source.gate.clear()
+        await stream.say(
+            verifying=[verifying(number, 1, 70) for number in ids], ahead_seconds=HOUR, request_id=1
+        )
+        await until_asked(source)
+        await stream.say(closed=[Closed(sequence_id=number, finished=False) for number in ids])
+        source.gate.set()
+        await stream.until_quiet()
+        await stream.sequences.finish()
+        for task in beside:
+            task.cancel()
+    assert len(source.asked) == 1
+    assert not source.texts
+
+
+async def test_a_source_that_hangs_holds_up_no_message_and_no_other_source(monkeypatch) -> None:
+    monkeypatch.setattr("services.drafter.lane.MAX_NUM_ENDED", 50)
+    quick, hung = CountingSource("suffix"), CountingSource("model")
+    hung.gate.clear()
+    stream = Stream([Lane(quick), Lane(hung)])
+    async with asyncio.TaskGroup() as tasks:
+        beside = [tasks.create_task(stream.drafting.run()), tasks.create_task(stream.sequences.run())]
+        for number in range(1, 200):
+            await stream.say(opened=[opened(number, [5])], wanted=[wanted(number, 1)], request_id=number)
+            while not stream.answers_to(number):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await stream.say(closed=[Closed(sequence_id=number, finished=True)])
+        assert len(hung.texts) < 60
+        hung.gate.set()
+        await stream.drafting.finish()
+        await stream.sequences.finish()
+        for task in beside:
+            task.cancel()
+    assert len(quick.closed) == 199
+    assert not hung.texts
+
+
 async def test_what_is_wanted_goes_before_what_may_come() -> None:
     source = CountingSource(length=2)
     async with streams(source, number=2) as (busy, other):

@@ -12,16 +12,13 @@ from services.scheduler.controller import Controller, StepShape
 from services.scheduler.counters import Counters
 from services.scheduler.drafter import Drafter
 from services.scheduler.drafter_answer import Answer, Bounds
+from services.scheduler.head_turns import MAX_NUM_PROMPT_FEATURES, HeadTurns
 from services.scheduler.kept import KeptDrafts
 from services.scheduler.recent import Recent
 from services.scheduler.rows import shape_of
 from services.scheduler.sequence import FinishReason, Sequence, SequenceState
 
-# Of a prompt the draft head sees no more than its end.
-MAX_NUM_PROMPT_FEATURES = 1024
 BYTES_PER_FEATURE = 2
-# A head that is asked now and then needs what lies between the questions: it works from tokens in a row.
-NUM_STEPS_WITH_FEATURES = 16
 
 
 class Drafting:
@@ -38,6 +35,7 @@ class Drafting:
         self._max_draft_tokens = config.max_draft_tokens
         self._counters = counters
         self._kept = KeptDrafts()
+        self._head_turns = HeadTurns()
         self._ahead = Ahead(shares_cores=config.drafter_shares_cores)
         self._round_trip_seconds = Recent()
         self._controller: Controller | None = None
@@ -100,26 +98,17 @@ class Drafting:
         began = time.perf_counter()
         await self.drafter.wait(seconds)
         waited = time.perf_counter() - began
-        self.controller.note_wait(waited)
         self._counters.draft_wait_seconds += waited
         for sequence, _ in missing:
             sequence.offers |= self._kept.fitting(sequence)
         return waited
 
     def prepare(self, batch: Batch) -> None:
-        """Asks the group for hidden vectors where the draft head pays, of a prompt for its last ones."""
+        """Asks the group for hidden vectors where the draft head is to be asked."""
         for step in batch.steps:
-            sequence = step.sequence
-            if sequence.sources is None:
-                sequence.sources = self._sources(sequence)
-            if not self._feature_bytes:
-                continue
-            if "head" in sequence.sources:
-                sequence.num_steps_with_features = NUM_STEPS_WITH_FEATURES
-            is_near_end = step.num_tokens_after > sequence.num_tokens - MAX_NUM_PROMPT_FEATURES
-            if is_near_end and sequence.num_steps_with_features > 0:
-                sequence.num_steps_with_features -= 1
-                step.wants_features = True
+            if step.sequence.sources is None:
+                step.sequence.sources = self._sources(step.sequence)
+            step.wants_features = self._head_turns.wants_features(step)
 
     def follow(self, batch: Batch, step_seconds: float) -> None:
         """Tells the drafter what a step verifies that has just been sent."""
@@ -149,8 +138,10 @@ class Drafting:
             sequence = sequences.get(features.sequence_id)
             if sequence is None or sequence.state is not SequenceState.RUNNING:
                 continue
-            if (rest := self._of_use(features, sequence)) is not None:
-                self.drafter.news.show(sequence, rest)
+            rest = self._of_use(features, sequence)
+            if rest is not None and self.drafter.news.show(sequence, rest):
+                num_rows = len(rest.rows) // self._feature_bytes
+                self._head_turns.note_shown(sequence, rest.offset, num_rows)
 
     def close(self, sequence: Sequence) -> None:
         """Tells the drafter that a sequence has ended, and the whole text of one it might learn from."""
@@ -160,11 +151,15 @@ class Drafting:
             self.drafter.news.close(sequence)
             self.drafter.send()
         self._kept.forget(sequence.id)
+        self._head_turns.forget(sequence.id)
 
     def _sources(self, sequence: Sequence) -> tuple[str, ...]:
-        if not self.drafter.sources or sequence.num_useful_draft_tokens <= 0:
+        available = self.drafter.sources
+        if not self._feature_bytes:
+            available -= {"head"}
+        if not available or sequence.num_useful_draft_tokens <= 0:
             return ()
-        return self.controller.sources(sequence.record, self.drafter.sources)
+        return self._head_turns.sources(sequence, self.controller.sources(sequence.record, available))
 
     def _of_use(self, features: Features, sequence: Sequence) -> Features | None:
         """Returns the hidden vectors without those far from a prompt's end; None if they make no sense."""
@@ -194,3 +189,4 @@ class Drafting:
 
     def _lose(self) -> None:
         self._kept.clear()
+        self._head_turns.clear()

@@ -86,14 +86,16 @@ class News:
             sources=[_NUMBERS[source] for source in sources],
         )
 
-    def show(self, sequence: RunningSequence, features: Features) -> None:
-        """Passes hidden vectors of a sequence on, unless too many wait already."""
+    def show(self, sequence: RunningSequence, features: Features) -> bool:
+        """Passes hidden vectors of a sequence on; returns False if too many wait already."""
         self._num_feature_bytes += len(features.rows)
-        if self._num_feature_bytes <= MAX_NUM_FEATURE_BYTES:
-            self.tell(sequence)
-            self._message.features.add(
-                sequence_id=features.sequence_id, offset=features.offset, rows=features.rows
-            )
+        if self._num_feature_bytes > MAX_NUM_FEATURE_BYTES:
+            return False
+        self.tell(sequence)
+        self._message.features.add(
+            sequence_id=features.sequence_id, offset=features.offset, rows=features.rows
+        )
+        return True
 
     def close(self, sequence: RunningSequence) -> None:
         """Tells that a sequence has ended, with its last tokens."""

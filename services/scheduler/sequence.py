@@ -102,7 +102,6 @@ class Sequence:
     is_known_to_group: bool = False
     unsent_logprobs: list[sampling_pb2.TokenLogprobs] = field(default_factory=list)
 
-    num_steps_with_features: int = 0  # steps to come in which hidden vectors are wanted
     num_steps: int = 0
     num_preemptions: int = 0
     drafts_by_source: dict[str, DraftCounts] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from itertools import pairwise
 
 import grpc
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from services.scheduler.batch import Batch, BatchOutput, Features, GroupFacts
 from services.scheduler.config import Config
 from services.scheduler.counters import Counters
-from services.scheduler.drafting import MAX_NUM_PROMPT_FEATURES, NUM_STEPS_WITH_FEATURES, Drafting
+from services.scheduler.drafting import BYTES_PER_FEATURE, Drafting
+from services.scheduler.head_turns import MAX_NUM_PROMPT_FEATURES, NUM_STEPS_WITH_FEATURES
 from services.scheduler.schedule import Schedule
 from services.scheduler.sequence import Sequence
 from tests.unit.scheduler.reference_group import ReferenceGroup
@@ -28,10 +30,12 @@ async def drafting() -> AsyncIterator[Drafting]:
         yield drafting
 
 
-def begin(num_prompt_tokens: int, *, chunk: int = 512) -> tuple[Schedule, Sequence]:
+def begin(
+    num_prompt_tokens: int, *, chunk: int = 512, max_num_tokens: int = 4000
+) -> tuple[Schedule, Sequence]:
     GROUP.void()
     schedule = make_schedule(GROUP, prefill_chunk=chunk)
-    sequence = SequenceMaker()([1] * num_prompt_tokens, max_num_tokens=num_prompt_tokens + 100)
+    sequence = SequenceMaker()([1] * num_prompt_tokens, max_num_tokens=max_num_tokens)
     schedule.add(sequence)
     return schedule, sequence
 
@@ -62,12 +66,27 @@ async def test_no_hidden_vectors_are_wanted_where_no_head_drafts(drafting: Draft
     assert not prepared(drafting, schedule).steps[0].wants_features
 
 
-async def test_a_head_that_is_asked_now_and_then_gets_what_lies_between(drafting: Drafting) -> None:
-    schedule, sequence = begin(10)
-    assert prepared(drafting, schedule).steps[0].wants_features
-    sequence.sources = ()
-    wanted = [prepared(drafting, schedule).steps[0].wants_features for _ in range(NUM_STEPS_WITH_FEATURES)]
-    assert wanted == [True] * (NUM_STEPS_WITH_FEATURES - 1) + [False]
+async def test_a_head_is_asked_at_any_interval_with_all_it_needs_and_only_then(drafting: Drafting) -> None:
+    schedule, sequence = begin(10, max_num_tokens=400)
+    asked: list[int] = []
+    end_of_shown = 0
+    for number in range(300):
+        await drafting.collect(schedule.running.values())
+        if drafting.drafter.news.take().wanted:
+            asked.append(number)
+            assert end_of_shown == sequence.num_tokens - 1
+        batch = prepared(drafting, schedule)
+        if batch.steps[0].wants_features:
+            end_of_shown = batch.steps[0].num_tokens_after
+            first = batch.steps[0].num_computed_tokens
+            rows = bytes((end_of_shown - first) * FACTS.feature_size * BYTES_PER_FEATURE)
+            features = Features(sequence_id=sequence.id, offset=first, rows=rows)
+            drafting.show(batch, BatchOutput(outputs={}, features=[features]))
+        drafting.controller.note_step(batch.shape, 0.002, ())
+    # No question wins anything, so they become few.
+    gaps = [after - before for before, after in pairwise(asked)]
+    assert gaps[0] == 1
+    assert max(gaps) > NUM_STEPS_WITH_FEATURES
 
 
 def shown(drafting: Drafting, batch: Batch, *features: Features) -> list[tuple[int, int]]:

@@ -1,5 +1,6 @@
 """What a source thinks will follow."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -39,4 +40,16 @@ class Guess:
             self.confidences[num_tokens:],
             self.match_length,
             self.alternatives[num_tokens:],
+        )
+
+    def until(self, stop_token_ids: Collection[int]) -> Self:
+        """Returns the guess as far as its first stop token, behind which nothing follows."""
+        if not any(token_id in stop_token_ids for token_id in self.token_ids):
+            return self
+        end = 1 + next(place for place, token_id in enumerate(self.token_ids) if token_id in stop_token_ids)
+        return type(self)(
+            self.token_ids[:end],
+            self.confidences[:end],
+            self.match_length,
+            (*self.alternatives[:end], ()) if self.alternatives else (),
         )

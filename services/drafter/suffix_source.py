@@ -75,5 +75,10 @@ class SuffixSource:
 def _ask(text: RunningText | TextMemory | None, question: Question) -> Guess:
     if text is None:
         return Guess()
+    # The gateway has put the end tokens among them, unless they are to be ignored.
+    stop_token_ids = frozenset(question.sequence.params.sampling.stop_token_ids)
+    if not stop_token_ids.isdisjoint(question.assumed):
+        return Guess()
     assumed = array("I", question.assumed)
-    return Guess(*text.guess(question.sequence.token_ids, assumed, question.max_num_tokens))
+    guess = Guess(*text.guess(question.sequence.token_ids, assumed, question.max_num_tokens))
+    return guess.until(stop_token_ids)

@@ -71,6 +71,22 @@ async def test_a_sequence_is_guessed_from_what_its_tenants_finished_ones_said(so
     assert len(found.alternatives) == 5
 
 
+@pytest.mark.parametrize("seen", ["in its own text", "in the memory"])
+async def test_a_guess_ends_with_the_first_stop_token_and_nothing_is_guessed_behind_one(source, seen) -> None:
+    if seen == "in the memory":
+        await finish(source, range(100))
+        running = sequence(range(20))
+    else:
+        running = sequence([*range(30), *range(20)])
+    running.params.sampling.stop_token_ids.extend([22, 24])
+    source.open(running)
+    found = await guess(source, running, num=8)
+    assert found.token_ids == (20, 21, 22)
+    assert len(found.confidences) == 3
+    assert found.alternatives[3:] == ((),)
+    assert await guess(source, running, assumed=[20, 21, 22]) == Guess()
+
+
 async def test_a_sequence_of_another_tenant_gets_nothing_of_it(source) -> None:
     await finish(source, range(100), tenant="a")
     running = sequence(range(20), tenant="b")

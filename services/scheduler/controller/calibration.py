@@ -1,6 +1,6 @@
 """What a confidence is worth: one logistic fit per source, learnt from which tokens were accepted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,12 +26,14 @@ _MAX_WEIGHT = 8.0
 # Outcomes remembered, as a number of tokens; and how many make a source half trusted.
 _MEMORY = 3000.0
 _HALF_TRUST = 16.0
-# While a source that was tried has shown fewer tokens than this it is fitted after every step, later when
-# there are so many drafts or that was so many steps ago.
+# While a source has shown fewer tokens than this its outcomes are learnt from at once, later when there are
+# so many drafts or the last time was so many steps ago.
 _NUM_NEW = 256
 _NUM_PER_FIT = 256
 _MAX_NUM_STEPS = 16
 _BRIER_SHARE = 0.005
+# What was learnt before a restart counts for no more tokens than this: the text may have become another.
+_MAX_NUM_RESTORED = 300.0
 
 DraftOutcome = tuple[float, Offer, int, int]
 """The recent acceptance of its sequence, the draft, how many tokens were verified and accepted."""
@@ -54,13 +56,12 @@ class Calibration:
         self._precision = np.tile(np.diag(_PRIOR_PRECISION), (count, 1, 1))
         self._pending: list[DraftOutcome] = []
         self._num_steps_pending = 0
-        self._is_new = True
         self._by_key = self._spread()
 
-    @property
-    def is_new(self) -> bool:
-        """Whether a source that was tried is still little known."""
-        return self._is_new
+    def is_new(self, offers: Iterable[Offer]) -> bool:
+        """Returns whether a source of these drafts is little known."""
+        num_observed = self.num_observed
+        return any(num_observed[SOURCES.index(source)] < _NUM_NEW for source in {o.source for o in offers})
 
     def chances(self, drafts: DraftsTable) -> np.ndarray:
         """Returns the chance of each token if those before it are right: [S, L]; 0 behind a draft's end."""
@@ -70,12 +71,12 @@ class Calibration:
         score += position[:, None] * log_position(score.shape[1])
         return drafts.is_there * (1 / (1 + np.exp(-score)))
 
-    def note(self, outcomes: Sequence[DraftOutcome]) -> None:
-        """Takes in the drafts verified in a step."""
+    def note(self, outcomes: Sequence[DraftOutcome], *, at_once: bool = False) -> None:
+        """Takes in the drafts verified in a step; learns `at_once` or when it is worth the work."""
         self._pending += outcomes
         self._num_steps_pending += 1
         is_many = len(self._pending) >= _NUM_PER_FIT or self._num_steps_pending >= _MAX_NUM_STEPS
-        if is_many or self.is_new:
+        if at_once or is_many or self.is_new(offer for _, offer, _, _ in outcomes):
             self._fit_all()
 
     def _fit_all(self) -> None:
@@ -114,8 +115,6 @@ class Calibration:
 
     def _settle(self) -> None:
         self.trust = self.num_observed / (self.num_observed + _HALF_TRUST)
-        is_tried = self.num_observed > 0
-        self._is_new = not is_tried.any() or bool(self.num_observed[is_tried].min() < _NUM_NEW)
         self._by_key = self._spread()
 
     def _spread(self) -> np.ndarray:
@@ -147,7 +146,9 @@ class Calibration:
                 raise ValueError(f"precision of {source} is not positive")
             weights = numbers(item, "weights", NUM_TERMS, least=-_MAX_WEIGHT, most=_MAX_WEIGHT)
             self.weights[code] = weights
-            self._precision[code] = decay * precision + (1 - decay) * np.diag(_PRIOR_PRECISION)
+            num_observed = number(item, "num_observed", least=0)
+            kept = decay * min(1.0, _MAX_NUM_RESTORED / max(num_observed, 1))
+            self._precision[code] = kept * precision + (1 - kept) * np.diag(_PRIOR_PRECISION)
             self.brier[code] = number(item, "brier", least=0, most=1)
-            self.num_observed[code] = decay * number(item, "num_observed", least=0)
+            self.num_observed[code] = kept * num_observed
         self._settle()

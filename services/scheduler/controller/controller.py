@@ -1,6 +1,5 @@
 """The controller: one object per group, asked before each step and told what became of it."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from services.scheduler.controller.facts import SOURCES, ModelFacts, Offer, Sett
 from services.scheduler.controller.probing import Probing
 from services.scheduler.controller.reading import table as read_table
 from services.scheduler.controller.record import Record, SourceRecord
+from services.scheduler.controller.surprise import Surprise
 from services.scheduler.controller.waiting import Waiting
 
 VERSION = 1
@@ -31,12 +31,15 @@ _NUM_LEARNT = 16
 # Prompts make progress whatever the target: in tiles of so many rows.
 _LEAST_PREFILL_ROWS = 16
 _OVERHEAD_SHARE = 0.05
+_TOKEN_SHARE = 0.25
+# Drafts that keep so little of what they promise are learnt from at once.
+_SURPRISING = 0.7
 
 
 class Controller:
     """Prices drafts and decides which are asked for, awaited and verified.
 
-    In the order of a step: `sources`, `note_question`, `wait_seconds`, `note_wait`, `best`, `prefill_rows`,
+    In the order of a step: `sources`, `note_question`, `wait_seconds`, `best`, `prefill_rows`,
     `allocate`; and when the step's answer is there `note_draft` for each draft verified, then `note_step`.
     """
 
@@ -52,8 +55,9 @@ class Controller:
         self.waiting = Waiting(self.settings.max_wait_seconds)
         self.probing = Probing()
         self.num_steps = 0
-        self.num_drafts_by_length: Counter[int] = Counter()
-        self.waited_seconds = 0.0
+        self._surprise = Surprise()
+        self._num_questions = 0
+        self._turn = 0
         self._overhead_seconds = 0.0
         self._token_seconds = 0.0
         self._price_per_draft_token = 0.0
@@ -73,8 +77,10 @@ class Controller:
 
     def wait_seconds(self, records: Sequence[Record], shape: StepShape) -> float:
         """Returns how long the coming step may wait for drafts of these sequences; 0 not at all."""
-        expected_yield = self.asking.expected_yield
-        num_tokens = sum(map(expected_yield, records))
+        num_tokens = sum(map(self.asking.expected_yield, records))
+        if num_tokens and self.cost.is_ready:
+            seconds, _ = self.cost.predict(shape, 0)
+            self._token_seconds = float(seconds[0] + self._overhead_seconds) / max(1, shape.num_sequences)
         return self.waiting.best_wait(num_tokens * self._token_seconds)
 
     def best(self, choices: Sequence[tuple[Record, Sequence[Offer]]]) -> list[int]:
@@ -109,8 +115,10 @@ class Controller:
         if num_positions:
             ranked = rank(survival, num_positions)
             believed = ranked.totals(survival * self.calibration.trust[table.source][:, None])
-            counts = ranked.counts(self._choose(shape, ranked, believed), len(drafts)).tolist()
-        self._note_lengths(known, drafts, counts)
+            num_chosen = self._choose(shape, ranked, self._surprise.factor * believed)
+            self._surprise.expect(float(ranked.total[num_chosen]))
+            counts = ranked.counts(num_chosen, len(drafts)).tolist()
+        self._settle_unverified(known, drafts, counts)
         return counts
 
     def _choose(self, shape: StepShape, ranked: Ranked, believed: np.ndarray) -> int:
@@ -128,17 +136,19 @@ class Controller:
         self._price_per_draft_token = decision.price_per_draft_token
         return decision.num_positions
 
-    def _note_lengths(
+    def _settle_unverified(
         self, known: list[SourceRecord], drafts: Sequence[tuple[Record, Offer, int]], counts: list[int]
     ) -> None:
-        """Notes lengths, and the drafts that are not worth verifying: their questions won nothing."""
-        self.num_drafts_by_length.update(counts)
-        trust = self.calibration.trust
-        every = _every(len(drafts))
-        for row in range(self.num_steps % every, len(drafts), every):
-            source = drafts[row][1].source
-            if not counts[row] and trust[SOURCES.index(source)] > _TRUSTED:
-                self.asking.settle(known[row], source, 0.0)
+        """Notes the drafts that are not worth verifying: their questions won nothing.
+
+        While a source is not trusted that is no judgement on it, but it is asked more seldom all the same.
+        """
+        is_trusted = self.calibration.trust > _TRUSTED
+        for one, (_, offer, _), count in zip(known, drafts, counts, strict=True):
+            if not count and is_trusted[SOURCES.index(offer.source)]:
+                self.asking.settle(one, offer.source, 0.0)
+            elif not count:
+                self.asking.defer(one)
 
     def prefill_rows(self, shape: StepShape, max_num_rows: int) -> int:
         """Returns how many further prompt rows, up to `max_num_rows`, keep the step within the target.
@@ -170,9 +180,14 @@ class Controller:
         self.cost.note(shape, seconds, num_distinct_experts)
         self.probing.settle(seconds, max(1, shape.num_sequences) + num_accepted)
         self.probing.earn(seconds)
+        self.asking.earn(seconds)
+        self.asking.note_overhead(overhead_seconds, self._num_questions)
+        self._num_questions = 0
         self._overhead_seconds += _OVERHEAD_SHARE * (min(overhead_seconds, seconds) - self._overhead_seconds)
-        if not self._token_seconds:
-            self._token_seconds = seconds / max(1, shape.num_sequences)
+        if shape.num_rows == shape.num_sequences or not self._token_seconds:
+            share = _TOKEN_SHARE if self._token_seconds else 1.0
+            token_seconds = (seconds + self._overhead_seconds) / max(1, shape.num_sequences)
+            self._token_seconds += share * (token_seconds - self._token_seconds)
         self.asking.set_token_seconds(self._token_seconds)
 
     def note_draft(self, record: Record, offer: Offer, num_verified: int, num_accepted: int) -> None:
@@ -180,19 +195,26 @@ class Controller:
         self._outcomes.append((record, offer, num_verified, num_accepted))
 
     def _learn(self) -> int:
-        """Learns from the drafts of a step, of many from some in turn; returns how many were accepted."""
+        """Learns from the drafts of a step; returns how many of their tokens were accepted.
+
+        The calibration learns from some of many, in turn; each sequence's own record from its own.
+        """
         outcomes, self._outcomes = self._outcomes, []
         num_accepted = sum([outcome[3] for outcome in outcomes])
-        every = 1 if self.calibration.is_new else _every(len(outcomes))
-        learnt = outcomes[self.num_steps % every :: every]
-        known = [self.asking.record(record, offer.source) for record, offer, _, _ in learnt]
-        if learnt:
-            self.calibration.note(
-                [(one.recent, *outcome[1:]) for one, outcome in zip(known, learnt, strict=True)]
-            )
-        for one, (_, offer, verified, accepted) in zip(known, learnt, strict=True):
+        self._surprise.settle(num_accepted)
+        if not outcomes:
+            return 0
+        asking, price = self.asking, self._price_per_draft_token
+        known = [asking.record(record, offer.source) for record, offer, _, _ in outcomes]
+        every = 1 if self.calibration.is_new([outcome[1] for outcome in outcomes]) else _every(len(outcomes))
+        self._turn += 1
+        self.calibration.note(
+            [(known[row].recent, *outcomes[row][1:]) for row in range(self._turn % every, len(known), every)],
+            at_once=self._surprise.factor < _SURPRISING,
+        )
+        for one, (_, offer, verified, accepted) in zip(known, outcomes, strict=True):
             one.note(accepted, min(accepted + 1, verified))
-            self.asking.settle(one, offer.source, accepted - verified * self._price_per_draft_token)
+            asking.settle(one, offer.source, accepted - verified * price)
         return num_accepted
 
     def note_phase(self, record: Record, phase: str) -> None:
@@ -203,6 +225,7 @@ class Controller:
 
     def note_question(self, record: Record, sources: Sequence[str]) -> None:
         """Notes that these sources were asked for the sequence."""
+        self._num_questions += len(sources)
         self.asking.ask(record, sources)
 
     def note_answer(self, source: str, *, num_drafts: int, compute_seconds: float) -> None:
@@ -213,19 +236,14 @@ class Controller:
         """Notes the time from a question to its answer, that of a late answer too."""
         self.waiting.note(seconds)
 
-    def note_wait(self, seconds: float) -> None:
-        """Notes that a step waited so long for drafts."""
-        self.waited_seconds += seconds
-
     def figures(self) -> dict[str, float]:
         """Returns what the metrics show, by name."""
         return {
             "step_cost_error": self.cost.noise,
             "num_probes": self.probing.num_probes,
-            "draft_wait_seconds": self.waited_seconds,
             "expert_overlap_by_sequence": self.cost.overlap.by_sequence,
             "expert_overlap_by_token": self.cost.overlap.by_token,
-            **{f"num_drafts_cut_to_{length}": count for length, count in self.num_drafts_by_length.items()},
+            "accepted_of_expected": self._surprise.factor,
             **{f"brier_{source}": float(self.calibration.brier[code]) for code, source in enumerate(SOURCES)},
         }
 

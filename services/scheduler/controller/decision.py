@@ -69,12 +69,8 @@ def _try_more(prospect: Prospect, sure: int, probing: Probing) -> int:
         candidates = slice(sure + 1, hoped + 1) if hoped > sure else slice(hoped, hoped + 1)
         tried = probing.try_out(_losses(prospect, token_seconds)[candidates], token_seconds)
         return sure if tried is None else candidates.start + tried
-    if (
-        not sure
-        and probing.is_due
-        and probing.check_again(float(_losses(prospect, token_seconds)[1]), token_seconds)
-    ):
-        return 1
+    if not sure and probing.is_due:
+        return probing.check_again(_losses(prospect, token_seconds), token_seconds)
     return sure
 
 

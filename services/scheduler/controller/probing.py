@@ -8,6 +8,7 @@ _MAX_NUM_STEPS = 4.0
 # No single probe takes more than this part of it: first small steps, then larger ones.
 _MAX_PART = 0.25
 _LEAST_INTERVAL, _MAX_INTERVAL = 8, 256
+_MAX_SIZE = 64
 _STEP_SHARE = 0.05
 
 
@@ -24,6 +25,7 @@ class Probing:
         self._laid_down = 0.0
         self._token_seconds = 0.0  # of the choice that the probe took the place of
         self._step_seconds = 0.0
+        self._size = 1
         self._interval = _LEAST_INTERVAL
         self._num_steps_since = 0
 
@@ -41,6 +43,10 @@ class Probing:
         if self._laid_down and self._account is not None:
             loss = seconds - self._token_seconds * num_output_tokens
             self._account += self._laid_down - min(loss, 2 * self._laid_down)
+            if loss < 0:
+                self._interval, self._size = 1, min(2 * self._size, _MAX_SIZE)
+            else:
+                self._size = 1
             self._laid_down = 0.0
 
     def try_out(self, losses: np.ndarray, token_seconds: float) -> int | None:
@@ -61,13 +67,17 @@ class Probing:
         """Whether it is time to check what is known to lose."""
         return self._num_steps_since >= self._interval
 
-    def check_again(self, loss: float, token_seconds: float) -> bool:
-        """Returns whether a small probe of what is known to lose is due and affordable, and begins it."""
-        if not self.is_due or loss > _MAX_PART * (self._account or 0.0):
-            return False
-        self._interval = min(2 * self._interval, _MAX_INTERVAL)
-        self._lay_down(loss, token_seconds)
-        return True
+    def check_again(self, losses: np.ndarray, token_seconds: float) -> int:
+        """Returns the size of a probe of what is known to lose, at its time; 0 if it is not affordable.
+
+        One that won is followed by one of twice the size.
+        """
+        size = min(self._size, len(losses) - 1)
+        if not self.is_due or losses[size] > _MAX_PART * (self._account or 0.0):
+            return 0
+        self._interval = min(2 * max(self._interval, _LEAST_INTERVAL // 2), _MAX_INTERVAL)
+        self._lay_down(float(losses[size]), token_seconds)
+        return size
 
     def note_paying(self) -> None:
         """Notes that drafts pay: when they stop to, it is checked early whether they do again."""

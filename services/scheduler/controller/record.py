@@ -11,8 +11,9 @@ _KEPT = 0.9
 class SourceRecord:
     """How one source has done for one sequence of late."""
 
-    mean_yield: float  # tokens won per question, the price of verifying taken off
     interval: int  # it is asked in every step, every second one, every fourth, ...
+    mean_yield: float = 0.0  # tokens won per question of late, the price of verifying taken off
+    num_settled: int = 0  # questions in that mean
     is_open: bool = False  # asked, and nothing came of it yet
     num_accepted: float = 0.0
     num_observed: float = 0.0

@@ -67,14 +67,15 @@ def test_a_source_that_is_always_wrong_is_hardly_asked_and_hardly_verified(num_s
 @pytest.mark.parametrize("num_sequences", [1, 64])
 def test_a_source_that_is_right_is_asked_always_and_verified(num_sequences: int) -> None:
     run = Run(num_sequences).steps(100, chance=0.95).steps(100, chance=0.95)
-    assert run.num_questions >= 0.9 * num_sequences * run.num_steps
+    assert run.num_questions >= 0.75 * num_sequences * run.num_steps
     assert run.num_tokens >= 1.5 * num_sequences * run.num_steps
 
 
-def test_text_that_becomes_predictable_again_is_noticed() -> None:
-    run = Run(4).steps(400, chance=0.0)
+@pytest.mark.parametrize("num_sequences", [4, 16])
+def test_text_that_becomes_predictable_again_is_noticed(num_sequences: int) -> None:
+    run = Run(num_sequences).steps(400, chance=0.0)
     run.steps(600, chance=0.95)
-    assert run.steps(100, chance=0.95).num_tokens >= 2 * 4 * 100
+    assert run.steps(100, chance=0.95).num_tokens >= 1.5 * num_sequences * 100
 
 
 def test_text_that_becomes_unpredictable_is_left_soon() -> None:
@@ -121,6 +122,26 @@ def test_a_slow_source_on_the_same_cores_must_win_more() -> None:
 
     assert share_asked(shares_cores=False) > 0.9
     assert share_asked(shares_cores=True) < 0.1
+
+
+def test_trying_a_dear_source_costs_next_to_nothing_however_many_sequences_come_and_go() -> None:
+    controller, available = new(), frozenset({"head"})
+    step_seconds, question_seconds, num_sequences = 0.08, 0.004, 64
+    shape = StepShape(num_rows=num_sequences, num_sequences=num_sequences, num_context_tokens=6400)
+    num_asked = 0
+    for step in range(600):
+        if step % 40 == 0:
+            records = [controller.new_record() for _ in range(num_sequences)]
+        asked = [record for record in records if controller.sources(record, available)]
+        for record in asked:
+            controller.note_question(record, ("head",))
+        if asked:
+            controller.note_answer(
+                "head", num_drafts=len(asked), compute_seconds=question_seconds * len(asked)
+            )
+        num_asked += len(asked)
+        controller.note_step(shape, step_seconds, [])
+    assert 0 < num_asked * question_seconds <= 0.01 * 600 * step_seconds
 
 
 def test_the_better_source_is_picked_and_the_other_one_checked_now_and_then() -> None:

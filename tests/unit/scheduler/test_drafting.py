@@ -9,6 +9,7 @@ import pytest
 
 from services.scheduler.batch import Batch, BatchOutput, Features, GroupFacts
 from services.scheduler.config import Config
+from services.scheduler.controller import StepShape
 from services.scheduler.counters import Counters
 from services.scheduler.drafting import BYTES_PER_FEATURE, Drafting
 from services.scheduler.head_turns import MAX_NUM_PROMPT_FEATURES, NUM_STEPS_WITH_FEATURES
@@ -26,6 +27,8 @@ async def drafting() -> AsyncIterator[Drafting]:
     async with grpc.aio.insecure_channel("127.0.0.1:1") as channel:
         drafting = Drafting(channel, Config(worker="a worker"), Counters())
         drafting.begin(FACTS, make_controller())
+        # After so long a step there is time to try the head.
+        drafting.controller.note_step(StepShape(num_rows=1, num_sequences=1, num_context_tokens=1), 10.0, ())
         drafting.drafter.sources = frozenset({"head"})
         yield drafting
 

@@ -114,6 +114,8 @@ class Drafter:
             if message.wanted:
                 self._asked[message.request_id] = time.monotonic()
             await call.write(message)
+            if self.news.has_ended_texts:
+                self._unsent.set()
 
     async def _read(self, call: Call) -> None:
         async for message in call:

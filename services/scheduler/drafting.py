@@ -87,21 +87,26 @@ class Drafting:
     async def _ask(self, missing: list[tuple[Sequence, tuple[str, ...]]], shape: StepShape) -> float:
         """Asks, and waits as long as it pays; not for a drafter that still owes an earlier answer."""
         may_wait = not self.drafter.owes_answer
-        self._counters.num_draft_questions += len(missing)
-        for sequence, sources in missing:
-            self.drafter.news.want(sequence, sources)
-            self.controller.note_question(sequence.record, sources)
+        asked = [sequence for sequence, sources in missing if self._want(sequence, sources)]
+        self._counters.num_draft_questions += len(asked)
         self.drafter.send()
-        seconds = self.controller.wait_seconds([sequence.record for sequence, _ in missing], shape)
+        seconds = self.controller.wait_seconds([sequence.record for sequence in asked], shape)
         if not may_wait or seconds <= 0:
             return 0.0
         began = time.perf_counter()
         await self.drafter.wait(seconds)
         waited = time.perf_counter() - began
         self._counters.draft_wait_seconds += waited
-        for sequence, _ in missing:
+        for sequence in asked:
             sequence.offers |= self._kept.fitting(sequence)
         return waited
+
+    def _want(self, sequence: Sequence, sources: tuple[str, ...]) -> bool:
+        """Asks, unless the drafter is told of too many texts in this message already."""
+        if not self.drafter.news.want(sequence, sources):
+            return False
+        self.controller.note_question(sequence.record, sources)
+        return True
 
     def prepare(self, batch: Batch) -> None:
         """Asks the group for hidden vectors where the draft head is to be asked."""

@@ -2,7 +2,7 @@
 
 from outrider.v1 import drafter_pb2 as pb
 from services.scheduler.batch import Features
-from services.scheduler.news import MAX_NUM_FEATURE_BYTES, News
+from services.scheduler.news import MAX_NUM_ENDED_BYTES, MAX_NUM_FEATURE_BYTES, MAX_NUM_OPENED_BYTES, News
 from services.scheduler.sequence import FinishReason
 from tests.unit.scheduler.scenario import SequenceMaker
 
@@ -84,3 +84,60 @@ def test_there_is_nothing_to_send_until_something_is_said() -> None:
     assert news.is_empty
     news.tell(SequenceMaker()([1]))
     assert not news.is_empty
+
+
+def test_a_drafter_that_comes_back_is_told_of_long_texts_over_several_messages() -> None:
+    news, make = News(), SequenceMaker()
+    num_tokens = MAX_NUM_OPENED_BYTES // 10
+    sequences = [make([7] * num_tokens, max_num_tokens=2 * num_tokens) for _ in range(9)]
+    opened: list[list[int]] = []
+    for _ in range(3):
+        asked = [sequence.id for sequence in sequences if news.want(sequence, ["suffix"])]
+        message = news.take()
+        assert [item.sequence_id for item in message.wanted] == asked
+        assert message.ByteSize() < MAX_NUM_OPENED_BYTES
+        opened.append([item.sequence_id for item in message.opened])
+    assert opened == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+
+def test_a_text_longer_than_a_message_should_open_is_told_of_alone() -> None:
+    news, make = News(), SequenceMaker()
+    sequences = [make([7] * MAX_NUM_OPENED_BYTES), make([7])]
+    assert [news.tell(sequence) for sequence in sequences] == [True, False]
+    assert not news.knows(sequences[1].id)
+    assert len(news.take().opened) == 1
+
+
+def test_hidden_vectors_of_a_text_that_cannot_be_told_of_now_are_left_out() -> None:
+    news, make = News(), SequenceMaker()
+    news.tell(make([7] * MAX_NUM_OPENED_BYTES))
+    sequence = make([7, 8])
+    assert not news.show(sequence, Features(sequence_id=sequence.id, offset=0, rows=b"abcd"))
+    assert not news.take().features
+
+
+def test_long_texts_that_end_together_are_learnt_from_over_several_messages() -> None:
+    news, make = News(), SequenceMaker()
+    for _ in range(3):
+        sequence = make([7] * (MAX_NUM_OPENED_BYTES // 4))
+        sequence.end = FinishReason.STOP
+        news.close(sequence)
+    for sequence_id in (1, 2, 3):
+        assert not news.is_empty
+        message = news.take()
+        assert [item.sequence_id for item in message.opened] == [sequence_id]
+        assert [(item.sequence_id, item.finished) for item in message.closed] == [(sequence_id, True)]
+    assert news.is_empty
+    assert not news.has_ended_texts
+
+
+def test_of_too_many_texts_to_learn_from_the_oldest_are_forgotten() -> None:
+    news, make = News(), SequenceMaker()
+    num_tokens = MAX_NUM_OPENED_BYTES // 4
+    for _ in range(40):
+        news.close(make([7] * num_tokens))
+    ids = []
+    while not news.is_empty:
+        ids += [item.sequence_id for item in news.take().closed]
+    num_kept = MAX_NUM_ENDED_BYTES // (3 * num_tokens)
+    assert ids == [1, *range(41 - num_kept, 41)]

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from outrider.v1 import drafter_pb2 as pb
-from services.scheduler.drafter_answer import Answer, Bounds
+from services.scheduler.drafter_answer import MAX_NUM_DRAFTS, MAX_NUM_SOURCES, Answer, Bounds
 from services.scheduler.sequence import Draft
 
 BOUNDS = Bounds(max_num_tokens=4, vocab_size=10)
@@ -55,8 +55,16 @@ def test_a_draft_that_makes_no_sense_is_dropped_alone_and_counted(changes) -> No
 
 def test_of_a_flood_of_drafts_only_so_many_are_looked_at() -> None:
     answer = read(*[message()] * 5000)
-    assert len(answer.drafts) < 5000
-    assert len(answer.drafts) + answer.num_unusable_drafts == 5000
+    assert len(answer.drafts) == MAX_NUM_DRAFTS
+    assert answer.num_unusable_drafts == 5000 - MAX_NUM_DRAFTS
+
+
+def test_of_a_flood_of_times_and_sources_only_so_many_are_looked_at() -> None:
+    time = pb.DraftSourceTime(source=pb.DRAFT_SOURCE_SUFFIX, compute_us=1, num_drafts=1)
+    sources = [*[pb.DRAFT_SOURCE_SUFFIX] * 5000, pb.DRAFT_SOURCE_MODEL]
+    answer = read(times=[time] * 5000, sources=sources)
+    assert len(answer.times) == MAX_NUM_SOURCES
+    assert answer.sources == {"suffix"}
 
 
 def test_unknown_sources_and_times_of_nothing_are_passed_over() -> None:

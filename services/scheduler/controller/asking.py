@@ -29,10 +29,12 @@ _MESSAGE_FACTOR = 3.0
 _UNKNOWN_SECONDS = {"suffix": 1e-4, "model": 5e-3, "head": 5e-3, "grammar": 0.0}
 # So many questions settled make a source known.
 _NUM_KNOWN = 8
+# Those of before a restart count for no more than so many.
+_MAX_NUM_RESTORED = 32
 # Questions that are not known to pay take no more than this part of the time, and at once no more than so
 # many steps.
-_SHARE_OF_TIME = 0.004
-_MAX_NUM_STEPS = 2.0
+_SHARE_OF_TIME = 0.01
+_MAX_NUM_STEPS = 8.0
 
 
 class Asking:
@@ -185,12 +187,19 @@ class Asking:
 
     def state(self) -> dict[str, Any]:
         """Returns what was learnt."""
-        return {"mean_yield": dict(self.mean_yield), "compute_seconds": dict(self.compute_seconds)}
+        return {
+            "mean_yield": dict(self.mean_yield),
+            "compute_seconds": dict(self.compute_seconds),
+            "num_settled": dict(self._num_settled),
+        }
 
     def restore(self, state: Mapping[str, Any], decay: float) -> None:
         """Takes up what was learnt: the older, the nearer to what is hoped."""
         yields, seconds = table(state, "mean_yield"), table(state, "compute_seconds")
+        counts = table(state, "num_settled")
         for source in SOURCES:
             kept = number(yields, source, least=-1000, most=1000)
             self.mean_yield[source] = decay * kept + (1 - decay) * _HOPED_YIELD
             self.compute_seconds[source] = number(seconds, source, least=0, most=1000)
+            num_settled = number(counts, source, least=0)
+            self._num_settled[source] = round(decay * min(num_settled, _MAX_NUM_RESTORED))

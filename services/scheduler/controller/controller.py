@@ -19,7 +19,7 @@ from services.scheduler.controller.record import Record, SourceRecord
 from services.scheduler.controller.surprise import Surprise
 from services.scheduler.controller.waiting import Waiting
 
-VERSION = 1
+VERSION = 2
 _KEPT = ("cost", "calibration", "asking")
 HALF_LIFE_SECONDS = 86_400.0
 # A source's drafts that are not verified count against it once it is trusted so far.

@@ -141,7 +141,8 @@ def test_trying_a_dear_source_costs_next_to_nothing_however_many_sequences_come_
             )
         num_asked += len(asked)
         controller.note_step(shape, step_seconds, [])
-    assert 0 < num_asked * question_seconds <= 0.01 * 600 * step_seconds
+    # One part in a hundred, and eight steps' worth at the start.
+    assert 0 < num_asked * question_seconds <= (0.01 * 600 + 8) * step_seconds
 
 
 def test_the_better_source_is_picked_and_the_other_one_checked_now_and_then() -> None:

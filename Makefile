@@ -4,7 +4,7 @@ PROTOS := $(wildcard protos/outrider/v1/*.proto)
 SETUP := .venv/.ready
 # The part in C++ is built again when it changes.
 NATIVE := .venv/.native
-NATIVE_SOURCES := $(wildcard native/*.py native/*.toml native/outrider_native/* native/src/*/*)
+NATIVE_SOURCES := $(wildcard native/*.py native/*.toml native/*.in native/outrider_native/* native/src/* native/src/*/*)
 
 .PHONY: setup demo test up lint protos bench clean
 
@@ -21,6 +21,8 @@ $(SETUP): pyproject.toml constraints.txt
 
 $(NATIVE): $(SETUP) $(NATIVE_SOURCES)
 	@echo "building outrider-native"
+# What an earlier build has left would be taken for current, and files that are gone would be packed.
+	@rm -rf native/build native/*.egg-info
 	@$(BIN)/pip install --quiet --force-reinstall --no-deps ./native
 	@touch $(NATIVE)
 

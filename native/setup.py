@@ -16,7 +16,8 @@ def _extension(name: str) -> Pybind11Extension:
     return Pybind11Extension(
         f"outrider_native.{name}",
         sorted(glob(f"src/{name}/*.cpp")),
-        depends=sorted(glob(f"src/{name}/*.h")),
+        # How it is compiled counts too.
+        depends=[*sorted(glob(f"src/{name}/*.h")), "setup.py", "compiler.py", "pyproject.toml"],
         cxx_std=17,
         extra_compile_args=["-O3", "-g0", "-Wall", "-Wextra"],
     )

@@ -31,7 +31,7 @@ class RunningText:
         """Raises RuntimeError if an invariant is broken; for tests."""
 
 class StoredText:
-    """A text as a snapshot keeps it."""
+    """A text as a snapshot keeps it. Raises ValueError for one that no memory stores."""
 
     def __init__(
         self,
@@ -76,10 +76,6 @@ class TextMemory:
     def num_bytes(self) -> int:
         """The memory held."""
 
-    @property
-    def clock(self) -> int:
-        """Tokens stored so far, forgotten ones too."""
-
     def add(self, token_ids: Tokens, *, is_output: bool, now: int) -> None:
         """Adds tokens to the text at the end; `now`: when the texts concerned were used, in seconds."""
 
@@ -99,7 +95,7 @@ class TextMemory:
         """Returns a text. Raises ValueError if it has been forgotten."""
 
     def restore(self, text: StoredText) -> None:
-        """Adds a text as it was. Raises ValueError if it is none that a memory stores."""
+        """Adds a text as it was."""
 
     def check(self) -> None:
         """Raises RuntimeError if an invariant is broken; for tests."""

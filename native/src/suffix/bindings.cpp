@@ -72,7 +72,10 @@ suffix::StoredText stored_text(py::handle token_ids, std::uint32_t num_context_t
                                std::uint32_t used_at, const py::bytes& num_repeats) {
     const Buffer buffer(token_ids, "token_ids");
     const suffix::Tokens tokens = buffer.tokens();
-    return {{tokens.data, tokens.data + tokens.size}, num_context_tokens, usefulness, used_at, num_repeats};
+    const suffix::StoredText text{
+        {tokens.data, tokens.data + tokens.size}, num_context_tokens, usefulness, used_at, num_repeats};
+    text.check();
+    return text;
 }
 
 py::bytes token_bytes(const suffix::StoredText& text) {
@@ -103,7 +106,6 @@ void bind_text_memory(py::module_& module) {
         .def(py::init<std::uint64_t, double>(), py::arg("seed"), py::arg("half_life"))
         .def("__len__", &TextMemory::size)
         .def_property_readonly("num_bytes", &TextMemory::num_bytes, "The memory held.")
-        .def_property_readonly("clock", &TextMemory::clock, "Tokens stored so far, forgotten ones too.")
         .def(
             "add",
             [](TextMemory& self, py::handle token_ids, bool is_output, std::uint32_t now) {

@@ -229,18 +229,21 @@ StoredText TextMemory::text(TextId id) const {
     return stored;
 }
 
-void TextMemory::restore(const StoredText& stored) {
-    const std::size_t num_tokens = stored.tokens.size();
-    if (num_tokens == 0 || num_tokens > MAX_TEXT_LENGTH) throw std::invalid_argument("tokens: wrong number");
-    if (stored.num_context_tokens > std::min<std::size_t>(CONTEXT_LENGTH, num_tokens)) {
+void StoredText::check() const {
+    if (tokens.empty() || tokens.size() > MAX_TEXT_LENGTH) throw std::invalid_argument("token_ids: wrong number");
+    if (num_context_tokens > std::min<std::size_t>(CONTEXT_LENGTH, tokens.size())) {
         throw std::invalid_argument("num_context_tokens: too many");
     }
-    if (!(stored.usefulness >= 0) || !std::isfinite(stored.usefulness)) {
+    if (!(usefulness >= 0) || !std::isfinite(usefulness)) {
         throw std::invalid_argument("usefulness: must be finite and at least 0");
     }
-    if (stored.num_repeats.size() != (num_tokens + CHUNK_SIZE - 1) / CHUNK_SIZE) {
+    if (num_repeats.size() != (tokens.size() + CHUNK_SIZE - 1) / CHUNK_SIZE) {
         throw std::invalid_argument("num_repeats: wrong number");
     }
+}
+
+void TextMemory::restore(const StoredText& stored) {
+    const std::size_t num_tokens = stored.tokens.size();
     const TextId id = take();
     Entry& entry = entries_[id];
     entry = Entry{};

@@ -28,6 +28,9 @@ struct StoredText {
     double usefulness = 0;                 // see TextMemory
     std::uint32_t used_at = 0;
     std::string num_repeats;  // a byte for each chunk
+
+    // Throws if it is none that a memory could have stored.
+    void check() const;
 };
 
 // Texts are added token by token, one at a time, and forgotten one by one.
@@ -54,11 +57,9 @@ class TextMemory {
     std::vector<TextId> texts() const;
     // Returns a text as it is now. Throws if it has been forgotten.
     StoredText text(TextId id) const;
-    // Adds a text as it was. Throws if it is none that this memory could have stored.
+    // Adds a text, which has been checked, as it was.
     void restore(const StoredText& text);
 
-    // Tokens stored so far, forgotten ones too: the clock by which usefulness fades.
-    std::uint64_t clock() const { return clock_; }
     std::size_t size() const { return num_tokens_; }
     std::size_t num_bytes() const;
     void check() const;
@@ -94,6 +95,7 @@ class TextMemory {
     std::vector<Entry> entries_;
     std::vector<TextId> free_;
     std::vector<Ranked> ranking_;  // a heap, the least first; a key may have grown since it was put there
+    // Tokens stored so far, forgotten ones too: by it usefulness fades.
     std::uint64_t clock_ = 0;
     std::uint64_t num_texts_ever_ = 0;
     std::size_t num_tokens_ = 0;

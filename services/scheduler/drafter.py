@@ -14,7 +14,7 @@ from services.scheduler.drafter_answer import Answer, Bounds
 from services.scheduler.news import News
 
 RETRY_SECONDS = 1.0
-# A drafter that owes an answer for longer is left, and met again with a clean slate.
+# A drafter that owes an answer for longer, or takes no message, is left, and met again with a clean slate.
 MAX_ANSWER_SECONDS = 10.0
 # Past so many open questions the drafter lags; what it missed goes with a later one.
 MAX_NUM_OPEN_QUESTIONS = 2
@@ -113,7 +113,9 @@ class Drafter:
             message = self.news.take()
             if message.wanted:
                 self._asked[message.request_id] = time.monotonic()
-            await call.write(message)
+            # A message without a question is not answered: that it goes says that somebody reads.
+            async with asyncio.timeout(MAX_ANSWER_SECONDS):
+                await call.write(message)
             if self.news.has_ended_texts:
                 self._unsent.set()
 

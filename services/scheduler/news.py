@@ -14,9 +14,13 @@ MAX_NUM_FEATURE_BYTES = 16 << 20
 # Texts that a message opens, but for the first: to write and send so much takes milliseconds of the event
 # loop, and a drafter that comes back knows none of the texts that run.
 MAX_NUM_OPENED_BYTES = 400_000
+# Tokens of known texts that wait to be sent. More gather only while the drafter takes no message: it hears of
+# them later, and learns nothing of what ends meanwhile.
+MAX_NUM_COMMITTED_BYTES = 4_000_000
 # Texts that have ended and that the drafter is still to learn from; of more the oldest are forgotten.
 MAX_NUM_ENDED_BYTES = 4_000_000
 _BYTES_PER_TOKEN = 3
+_BYTES_PER_COMMIT = 16
 _NUMBERS = {name: number for number, name in SOURCES.items()}
 
 
@@ -32,6 +36,7 @@ class News:
         self._message = pb.ProposeRequest()
         self._num_feature_bytes = 0
         self._num_opened_bytes = 0
+        self._num_committed_bytes = 0
         self._ended: deque[RunningSequence] = deque()  # for which there was no room
         self._num_ended_bytes = 0
         self._last_id = 0
@@ -65,7 +70,7 @@ class News:
     def tell(self, sequence: RunningSequence) -> bool:
         """Tells what became final since the drafter last heard of the sequence.
 
-        Returns False where that would open one text too many: it is left to a later message.
+        Returns False where that would make the message too long: it is left to a later one.
         """
         num_told = self._told.get(sequence.id)
         if num_told is None:
@@ -73,9 +78,11 @@ class News:
                 return False
             self._open(sequence)
         elif num_told < sequence.num_tokens:
-            self._message.committed.add(
-                sequence_id=sequence.id, offset=num_told, token_ids=sequence.token_ids[num_told:]
-            )
+            if self._num_committed_bytes > MAX_NUM_COMMITTED_BYTES:
+                return False
+            token_ids = sequence.token_ids[num_told:]
+            self._num_committed_bytes += _BYTES_PER_COMMIT + _BYTES_PER_TOKEN * len(token_ids)
+            self._message.committed.add(sequence_id=sequence.id, offset=num_told, token_ids=token_ids)
         self._told[sequence.id] = sequence.num_tokens
         return True
 
@@ -115,8 +122,9 @@ class News:
 
     def close(self, sequence: RunningSequence) -> None:
         """Tells that a sequence has ended, with its last tokens."""
-        if self.tell(sequence):
-            self._end(sequence)
+        is_told = self.tell(sequence)
+        if is_told or self.knows(sequence.id):
+            self._end(sequence, is_whole=is_told)
             return
         self._ended.append(sequence)
         self._num_ended_bytes += _num_bytes(sequence)
@@ -139,9 +147,9 @@ class News:
             sequence = self._ended.popleft()
             self._num_ended_bytes -= _num_bytes(sequence)
             self._open(sequence)
-            self._end(sequence)
+            self._end(sequence, is_whole=True)
         message, self._message = self._message, pb.ProposeRequest()
-        self._num_feature_bytes = self._num_opened_bytes = 0
+        self._num_feature_bytes = self._num_opened_bytes = self._num_committed_bytes = 0
         self._last_id += 1
         message.request_id = self._last_id
         return message
@@ -162,8 +170,8 @@ class News:
         )
         opened.params.CopyFrom(sequence.params)
 
-    def _end(self, sequence: RunningSequence) -> None:
-        finished = sequence.end in (FinishReason.STOP, FinishReason.LENGTH)
+    def _end(self, sequence: RunningSequence, *, is_whole: bool) -> None:
+        finished = is_whole and sequence.end in (FinishReason.STOP, FinishReason.LENGTH)
         self._message.closed.add(sequence_id=sequence.id, finished=finished)
         self._told.pop(sequence.id, None)
 

@@ -2,7 +2,13 @@
 
 from outrider.v1 import drafter_pb2 as pb
 from services.scheduler.batch import Features
-from services.scheduler.news import MAX_NUM_ENDED_BYTES, MAX_NUM_FEATURE_BYTES, MAX_NUM_OPENED_BYTES, News
+from services.scheduler.news import (
+    MAX_NUM_COMMITTED_BYTES,
+    MAX_NUM_ENDED_BYTES,
+    MAX_NUM_FEATURE_BYTES,
+    MAX_NUM_OPENED_BYTES,
+    News,
+)
 from services.scheduler.sequence import FinishReason
 from tests.unit.scheduler.scenario import SequenceMaker
 
@@ -141,3 +147,23 @@ def test_of_too_many_texts_to_learn_from_the_oldest_are_forgotten() -> None:
         ids += [item.sequence_id for item in news.take().closed]
     num_kept = MAX_NUM_ENDED_BYTES // (3 * num_tokens)
     assert ids == [1, *range(41 - num_kept, 41)]
+
+
+def test_while_no_message_is_taken_no_more_than_so_much_gathers() -> None:
+    news, make = News(), SequenceMaker()
+    growing, ending = make([7], max_num_tokens=10**8), make([7])
+    for sequence in (growing, ending):
+        news.tell(sequence)
+    for _ in range(100):
+        growing.commit([8] * (MAX_NUM_COMMITTED_BYTES // 100))
+        news.tell(growing)
+    ending.commit([8])
+    ending.end = FinishReason.STOP
+    news.close(ending)
+    message = news.take()
+    assert message.ByteSize() < 1.1 * MAX_NUM_COMMITTED_BYTES
+    assert [(item.sequence_id, item.finished) for item in message.closed] == [(ending.id, False)]
+    assert news.tell(growing)
+    told = sum(len(item.token_ids) for item in message.committed)
+    (rest,) = news.take().committed
+    assert (rest.offset, len(rest.token_ids)) == (1 + told, growing.num_tokens - 1 - told)

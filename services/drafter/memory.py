@@ -62,6 +62,7 @@ class SuffixMemory:
         self._totals: defaultdict[str, int] = defaultdict(int)
         # A text is added in pieces, and the pieces of two must not mix.
         self._adding = asyncio.Lock()
+        self._learning: str | None = None  # whose text is being added
         self._waiting: asyncio.Queue[_Finished] = asyncio.Queue(MAX_NUM_WAITING)
         self.num_bytes = 0
 
@@ -117,11 +118,15 @@ class SuffixMemory:
         """Adds a finished text to the tenant's memory, and lets others work now and then."""
         owner = self.owner(tenant)
         async with self._adding:
+            self._learning = owner
             try:
                 for piece, is_output in _pieces(token_ids, num_prompt_tokens):
                     self._add(owner, piece, is_output)
                     await asyncio.sleep(0)
+                    if self._learning is None:  # erased meanwhile
+                        break
             finally:
+                self._learning = None
                 if owner in self._memories:
                     self._change(owner, TextMemory.end_text)
 
@@ -133,19 +138,37 @@ class SuffixMemory:
         """Names all who have a memory."""
         return list(self._memories)
 
+    def all_owners(self) -> set[str]:
+        """Names all who have a memory or will, once what waits is learnt."""
+        waiting = [self._waiting.get_nowait() for _ in range(self._waiting.qsize())]
+        for text in waiting:
+            self._waiting.put_nowait(text)
+        learning = () if self._learning is None else (self._learning,)
+        return {*self._memories, *learning, *(self.owner(text.tenant) for text in waiting)}
+
+    def erase(self, owner: str) -> None:
+        """Forgets everything that is kept in this tenant's name, and what of it waits to be learnt."""
+        if self._learning == owner:
+            self._learning = None
+        for _ in range(self._waiting.qsize()):
+            text = self._waiting.get_nowait()
+            if self.owner(text.tenant) != owner:
+                self._waiting.put_nowait(text)
+        self.forget_all(owner)
+
     def num_changes(self, owner: str) -> int:
         """Counts how often a memory has changed, to tell whether it has since."""
         return self._num_changes[owner]
 
     def restore(self, owner: str, text: StoredText) -> None:
-        """Adds a stored text as it was. Raises ValueError for one that no memory stores."""
+        """Adds a stored text as it was."""
         self._change(owner, lambda memory: memory.restore(text))
 
     def forget_all(self, owner: str) -> None:
         """Forgets everything that is kept in this tenant's name."""
         if self._memories.pop(owner, None) is not None:
             self._count(owner, -self._bytes.pop(owner))
-        self._num_changes.pop(owner, None)
+            self._num_changes[owner] += 1
 
     def _change(self, owner: str, change: Callable[[TextMemory], None]) -> None:
         memory = self._memories.get(owner)

@@ -14,6 +14,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -24,6 +25,13 @@ from outrider_native.suffix import StoredText
 MAGIC = b"outrider suffix memory\n\x00"
 VERSION = 1
 SUFFIX = ".snapshot"
+# Of the tenant with the file's hash: a file that is being written, one that was refused, and the mark of who
+# erases the tenant, which a drafter that runs honours and removes.
+UNFINISHED = ".unfinished"
+REFUSED = ".refused"
+ERASE = ".erase"
+# A memory takes some twenty times as many bytes as its file.
+LARGEST_FILE = 1 << 30
 _TOKENS_PER_CHUNK = 32  # a byte of repeats for each
 _START = struct.Struct("<24sI32s")
 _OWNER = struct.Struct("<BQI")
@@ -121,23 +129,36 @@ def file_name(owner: str, *, is_shared: bool) -> str:
 
 def read(path: Path) -> Snapshot:
     """Reads a file. Raises BadSnapshot if it cannot be trusted, OSError if it cannot be read."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise BadSnapshot("it is no regular file")
-        if (mode := stat.S_IMODE(status.st_mode)) & 0o077:
-            raise BadSnapshot(f"its mode is {mode:04o}: others than its owner may use it")
-        snapshot = Snapshot.from_bytes(file.read())
+    # A pipe that nobody writes to would have the caller wait for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        _check_status(os.fstat(descriptor))
+        with open(descriptor, "rb", closefd=False) as file:
+            # The rest is read only of what looks like a snapshot.
+            start = file.read(_START.size)
+            if not start.startswith(MAGIC[: len(start)]):
+                raise BadSnapshot("it is no snapshot of a suffix memory")
+            snapshot = Snapshot.from_bytes(start + file.read())
+    finally:
+        os.close(descriptor)
     if file_name(snapshot.owner, is_shared=snapshot.is_shared) != path.name:
         raise BadSnapshot("it belongs to another tenant than its name says")
     return snapshot
 
 
+def _check_status(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise BadSnapshot("it is no regular file")
+    if (mode := stat.S_IMODE(status.st_mode)) & 0o077:
+        raise BadSnapshot(f"its mode is {mode:04o}: others than its owner may use it")
+    if status.st_size > LARGEST_FILE:
+        raise BadSnapshot(f"it has {status.st_size} bytes, more than {LARGEST_FILE}")
+
+
 def write(folder: Path, snapshot: Snapshot) -> None:
     """Writes a file, readable by its owner alone, in place of the one before. Raises OSError."""
     path = folder / file_name(snapshot.owner, is_shared=snapshot.is_shared)
-    temporary = path.with_suffix(".unfinished")
+    temporary = path.with_suffix(UNFINISHED)
     temporary.unlink(missing_ok=True)
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -147,3 +168,13 @@ def write(folder: Path, snapshot: Snapshot) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def erase(path: Path) -> list[Path]:
+    """Removes whatever is kept of the tenant with this file, and returns what there was. Raises OSError."""
+    found: list[Path] = []
+    for suffix in (SUFFIX, UNFINISHED, REFUSED):
+        with suppress(FileNotFoundError):
+            path.with_suffix(suffix).unlink()
+            found.append(path.with_suffix(suffix))
+    return found

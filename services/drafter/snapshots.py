@@ -1,8 +1,11 @@
 """Keeps the suffix memory across restarts: a folder with a snapshot for each tenant."""
 
 import asyncio
+import os
+import stat
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +35,9 @@ class _Saved:
 class Snapshots:
     """Restores what a folder holds, then writes there what changes, now and then and at the end.
 
-    A file that cannot be trusted is refused, and its tenant starts with nothing. Texts not used for
-    `max_age_days` are neither kept nor restored. Who removes a file erases its tenant: its memory goes too.
+    A file that cannot be trusted is set aside as .refused, and its tenant starts with nothing. Texts not used
+    for `max_age_days` are neither kept nor restored. A mark (services/drafter/forget.py) or the removal of a
+    file erases a tenant: its memory goes too.
     """
 
     def __init__(
@@ -58,18 +62,38 @@ class Snapshots:
     async def restore(self) -> None:
         """Restores all files that can be trusted, a few texts at a time."""
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            paths = sorted(self._folder.glob(f"*{snapshot.SUFFIX}"))
+            paths = await asyncio.to_thread(self._prepare)
         except OSError as error:
             log.warning("snapshots_not_read", folder=str(self._folder), reason=str(error))
             return
+        await self._erase_marked()
         for path in paths:
             try:
                 found = await asyncio.to_thread(snapshot.read, path)
-                if found.is_shared == self._memory.is_shared:
-                    await self._restore(path, found)
-            except (BadSnapshot, OSError, ValueError) as error:
+            except FileNotFoundError:
+                continue
+            except (BadSnapshot, OSError) as error:
                 log.warning("snapshot_refused", file=str(path), reason=str(error))
+                self._set_aside(path)
+                continue
+            if found.is_shared == self._memory.is_shared:
+                await self._restore(path, found)
+
+    def _prepare(self) -> list[Path]:
+        """Makes the folder its owner's alone, sweeps what a crash has left, and names all snapshots."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (mode := stat.S_IMODE(self._folder.stat().st_mode)) & 0o077:
+            with self._reporting("snapshot_folder_open_to_others", self._folder, mode=f"{mode:04o}"):
+                self._folder.chmod(0o700)
+        for path in self._folder.glob(f"*{snapshot.UNFINISHED}"):
+            with self._reporting("snapshot_not_erased", path):
+                path.unlink()
+        return sorted(self._folder.glob(f"*{snapshot.SUFFIX}"))
+
+    def _set_aside(self, path: Path) -> None:
+        """Keeps a refused file from being overwritten, for whoever looks after it."""
+        with self._reporting("snapshot_not_set_aside", path):
+            path.rename(path.with_suffix(snapshot.REFUSED))
 
     async def _restore(self, path: Path, found: Snapshot) -> None:
         began, num_changes = time.monotonic(), self._memory.num_changes(found.owner)
@@ -83,19 +107,39 @@ class Snapshots:
         log.info("snapshot_restored", file=str(path), num_texts=len(texts), seconds=time.monotonic() - began)
 
     async def save(self) -> None:
-        """Writes what has changed, and erases what is erased or too old."""
-        try:
+        """Writes what has changed, and erases what is erased or too old; what fails costs itself alone."""
+        with self._reporting("snapshots_not_saved", self._folder):
+            await self._erase_marked()
             await asyncio.to_thread(self._erase_old_files)
             for owner in list(self._saved):
-                if not self._path(owner).exists():
-                    log.info("tenant_forgotten", file=self._path(owner).name)
-                    self._memory.forget_all(owner)
-                    del self._saved[owner]
+                if not self._has_file(owner):
+                    self._forget(owner)
             for owner in self._memory.owners():
                 if self._is_due(owner):
-                    await self._save(owner)
-        except OSError as error:
-            log.warning("snapshot_not_written", folder=str(self._folder), reason=str(error))
+                    with self._reporting("snapshot_not_written", self._path(owner)):
+                        await self._save(owner)
+            # A tenant may have been erased while its file was on its way.
+            await self._erase_marked()
+
+    async def _erase_marked(self) -> None:
+        """Forgets the tenants that somebody has marked, removes their files, and then the marks."""
+        paths = await asyncio.to_thread(lambda: list(self._folder.glob(f"*{snapshot.ERASE}")))
+        if not paths:
+            return
+        names = {self._path(owner).stem: owner for owner in self._memory.all_owners()}
+        for path in paths:
+            if (owner := names.get(path.stem)) is not None:
+                self._forget(owner)
+            elif self._memory.is_shared:
+                log.warning("tenant_not_erased", file=path.name, reason="all tenants share one memory")
+            with self._reporting("snapshot_not_erased", path):
+                snapshot.erase(path)
+                path.unlink(missing_ok=True)
+
+    def _forget(self, owner: str) -> None:
+        log.info("tenant_forgotten", file=self._path(owner).name)
+        self._memory.erase(owner)
+        self._saved.pop(owner, None)
 
     def _is_due(self, owner: str) -> bool:
         saved = self._saved.get(owner)
@@ -138,8 +182,23 @@ class Snapshots:
     def _path(self, owner: str) -> Path:
         return self._folder / snapshot.file_name(owner, is_shared=self._memory.is_shared)
 
+    def _has_file(self, owner: str) -> bool:
+        """Whether there is a file; a link that leads nowhere is there all the same."""
+        return os.path.lexists(self._path(owner))
+
     def _erase_old_files(self) -> None:
-        for path in self._folder.glob(f"*{snapshot.SUFFIX}"):
-            if path.stat().st_mtime < self._cutoff():
-                path.unlink()
-                log.info("snapshot_erased", file=str(path), reason="it is too old")
+        for suffix in (snapshot.SUFFIX, snapshot.REFUSED):
+            for path in self._folder.glob(f"*{suffix}"):
+                with self._reporting("snapshot_not_erased", path):
+                    if path.lstat().st_mtime < self._cutoff():
+                        path.unlink()
+                        log.info("snapshot_erased", file=str(path), reason="it is too old")
+
+    @staticmethod
+    @contextmanager
+    def _reporting(event: str, path: Path, **more: str) -> Iterator[None]:
+        """Has a failure cost what is done here alone, and says which file it was."""
+        try:
+            yield
+        except OSError as error:
+            log.warning(event, file=str(path), reason=str(error), **more)

@@ -147,18 +147,154 @@ async def test_only_what_has_changed_is_written_again(tmp_path) -> None:
     assert changed == [snapshot.file_name("a", is_shared=False)]
 
 
-async def test_a_tenant_whose_file_is_removed_is_forgotten(tmp_path, monkeypatch, capsys) -> None:
+async def test_a_tenant_that_is_erased_is_forgotten_and_others_are_not(tmp_path, capsys) -> None:
     memory = SuffixMemory(16 << 20)
     snapshots = Snapshots(memory, tmp_path)
     for tenant in ("a", "b"):
         await memory.remember(tenant, array("I", range(100)), 0)
     await snapshots.save()
     assert forget(["a", "--snapshot-dir", str(tmp_path)]) == 0
-    assert forget(["a", "--snapshot-dir", str(tmp_path)]) == 1
+    assert "erased" in capsys.readouterr().out
     await snapshots.save()
     memory.check()
     assert list(memory.bytes_by_tenant) == ["b"]
     assert only_file(tmp_path).name == snapshot.file_name("b", is_shared=False)
+
+
+async def test_a_tenant_whose_file_somebody_removes_is_forgotten(tmp_path) -> None:
+    memory = SuffixMemory(16 << 20)
+    snapshots = Snapshots(memory, tmp_path)
+    await memory.remember("a", array("I", range(100)), 0)
+    await snapshots.save()
+    only_file(tmp_path).unlink()
+    await snapshots.save()
+    assert memory.bytes_by_tenant == {}
+
+
+async def test_a_tenant_that_was_not_saved_yet_is_erased_too(tmp_path, capsys) -> None:
+    memory = SuffixMemory(16 << 20)
+    await memory.remember("a", array("I", range(100)), 0)
+    assert forget(["a", "--snapshot-dir", str(tmp_path)]) == 0
+    assert "held nothing of 'a'" in capsys.readouterr().out
+    await Snapshots(memory, tmp_path).save()
+    assert memory.bytes_by_tenant == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_tenant_that_is_erased_while_its_file_is_written_stays_erased(tmp_path, monkeypatch) -> None:
+    memory = SuffixMemory(16 << 20)
+    await memory.remember("a", array("I", range(100)), 0)
+    write = snapshot.write
+
+    def erase_then_write(folder: Path, taken: Snapshot) -> None:
+        forget(["a", "--snapshot-dir", str(folder)])
+        write(folder, taken)
+
+    monkeypatch.setattr(snapshot, "write", erase_then_write)
+    await Snapshots(memory, tmp_path).save()
+    assert memory.bytes_by_tenant == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_what_waits_to_be_learnt_of_an_erased_tenant_is_not(tmp_path) -> None:
+    memory = SuffixMemory(16 << 20)
+    for number in range(3):
+        await memory.learn("a", array("I", range(number, number + 5000)), 0)
+    await memory.learn("b", array("I", range(5000)), 0)
+    learning = asyncio.create_task(memory.run())
+    while memory.memory_of("a") is None:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    forget(["a", "--snapshot-dir", str(tmp_path)])
+    await Snapshots(memory, tmp_path).save()
+    while not knows(memory, "b", 4000):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    learning.cancel()
+    assert list(memory.bytes_by_tenant) == ["b"]
+
+
+async def test_a_tenant_erased_while_no_drafter_runs_is_gone_with_all_a_crash_has_left(tmp_path) -> None:
+    await memory_with(tmp_path, {"a": range(100), "b": range(100)})
+    path = tmp_path / snapshot.file_name("a", is_shared=False)
+    for suffix in (snapshot.UNFINISHED, snapshot.REFUSED):
+        path.with_suffix(suffix).write_bytes(path.read_bytes())
+    forget(["a", "--snapshot-dir", str(tmp_path)])
+    assert not any(path.with_suffix(suffix).exists() for suffix in (".snapshot", ".unfinished", ".refused"))
+    memory = await restored(tmp_path)
+    assert list(memory.bytes_by_tenant) == ["b"]
+    assert only_file(tmp_path).name == snapshot.file_name("b", is_shared=False)
+
+
+async def test_unfinished_files_are_swept_at_the_start(tmp_path) -> None:
+    (tmp_path / "b.unfinished").write_bytes(b"tokens")
+    await restored(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_of_a_shared_memory_no_tenant_can_be_erased_but_all_can(tmp_path, capsys) -> None:
+    memory = SuffixMemory(16 << 20, share=True)
+    snapshots = Snapshots(memory, tmp_path)
+    await memory.remember("a", array("I", range(100)), 0)
+    await snapshots.save()
+    assert forget(["a", "--snapshot-dir", str(tmp_path)]) == 3
+    assert "all tenants share" in capsys.readouterr().err
+    with structlog.testing.capture_logs() as logs:
+        await snapshots.save()
+    assert [entry["event"] for entry in logs] == ["tenant_not_erased"]
+    assert knows(memory, "a")
+    assert forget(["--shared", "--snapshot-dir", str(tmp_path)]) == 0
+    await snapshots.save()
+    assert memory.bytes_by_tenant == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path, capsys) -> None:
+    assert forget(["a", "--snapshot-dir", str(tmp_path / "none")]) == 1
+    assert str(tmp_path / "none") in capsys.readouterr().err
+
+
+async def test_a_memory_that_was_evicted_and_learnt_anew_is_written_again(tmp_path) -> None:
+    memory = SuffixMemory(16 << 20)
+    snapshots = Snapshots(memory, tmp_path)
+    await memory.remember("a", array("I", range(100)), 0)
+    await snapshots.save()
+    memory.forget_all("a")
+    await memory.remember("a", array("I", range(500, 600)), 0)
+    await snapshots.save()
+    assert knows(await restored(tmp_path), "a", 500)
+
+
+async def test_a_folder_open_to_others_is_closed_to_them(tmp_path) -> None:
+    tmp_path.chmod(0o755)
+    await restored(tmp_path)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+
+
+async def test_a_tenant_whose_file_cannot_be_written_keeps_no_other_from_being_saved(tmp_path) -> None:
+    memory = SuffixMemory(16 << 20)
+    for tenant in ("a", "b", "c"):
+        await memory.remember(tenant, array("I", range(100)), 0)
+    path = tmp_path / snapshot.file_name("a", is_shared=False)
+    path.with_suffix(snapshot.UNFINISHED).mkdir()
+    (tmp_path / "broken.snapshot").symlink_to("/nonexistent")
+    with structlog.testing.capture_logs() as logs:
+        await Snapshots(memory, tmp_path).save()
+    assert [(entry["event"], entry["file"]) for entry in logs] == [("snapshot_not_written", str(path))]
+    assert sorted((await restored(tmp_path)).bytes_by_tenant) == ["b", "c"]
+
+
+async def test_a_snapshot_with_one_wrong_text_is_refused_whole(tmp_path) -> None:
+    await memory_with(tmp_path, {"a": range(200)})
+    path = only_file(tmp_path)
+    body = bytearray(path.read_bytes()[snapshot._START.size :])
+    text = snapshot._TEXT.pack(40, 33, 1.0, int(time.time())) + bytes(4 * 40 + 2)
+    count_at = snapshot._OWNER.size + 1
+    (num_texts,) = snapshot._COUNT.unpack_from(body, count_at)
+    snapshot._COUNT.pack_into(body, count_at, num_texts + 1)
+    body += text
+    path.write_bytes(snapshot._START.pack(snapshot.MAGIC, snapshot.VERSION, snapshot._digest(body)) + body)
+    memory = await restored(tmp_path)
+    assert memory.bytes_by_tenant == {}
+    assert only_file(tmp_path) == path.with_suffix(".refused")
 
 
 async def test_what_is_learnt_is_saved_at_the_end(tmp_path) -> None:
@@ -237,9 +373,32 @@ def damaged_by_link(path: Path) -> None:
     path.symlink_to(elsewhere)
 
 
+def damaged_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
+def damaged_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir(mode=0o700)
+
+
+def damaged_by_size(path: Path) -> None:
+    os.truncate(path, 3 << 30)
+
+
+def damaged_by_holes(path: Path) -> None:
+    path.write_bytes(b"")
+    os.truncate(path, snapshot.LARGEST_FILE)
+
+
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
+        (damaged_by_pipe, "no regular file"),
+        (damaged_by_folder, "no regular file"),
+        (damaged_by_size, "more than"),
+        (damaged_by_holes, "no snapshot"),
         (damaged_by_mode, "mode is 0644"),
         (damaged_by_length, "digest is wrong"),
         (damaged_by_content, "no snapshot"),
@@ -256,8 +415,12 @@ async def test_a_file_that_cannot_be_trusted_is_refused_by_name_and_reason(tmp_p
         memory = await restored(tmp_path)
     assert memory.bytes_by_tenant == {}
     (refused,) = [entry for entry in logs if entry["event"] == "snapshot_refused"]
-    assert Path(refused["file"]).parent == tmp_path
+    path = Path(refused["file"])
+    assert path.parent == tmp_path
     assert reason in refused["reason"]
+    # It is kept for whoever looks after it: the next save does not overwrite it.
+    assert [path.name for path in tmp_path.glob("*.refused")] == [path.with_suffix(".refused").name]
+    assert list(tmp_path.glob("*.snapshot")) == []
 
 
 async def test_one_refused_file_does_not_keep_others_from_being_restored(tmp_path) -> None:

@@ -1,6 +1,6 @@
 """Hidden vectors for the draft head: which rows of a step are wanted, and what is sent of them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from outrider.model.batch import Tap
 from outrider.model.draft_head import FEATURE_DTYPE, FeatureProjection
 from services.worker.messages import SequenceFeatures, SequenceStep
 
-# What one step sends. Over it the oldest tokens of a sequence are left out, then whole sequences.
+# What one step sends. It is shared evenly: over it the oldest tokens of those that have most are left out.
 MAX_BYTES = 4 << 20
 # Known tokens before these are of little use to a head, and a long prompt has many.
 MAX_NUM_KNOWN_TOKENS = 1024
@@ -27,22 +27,41 @@ class TappedRows:
 
 
 def choose_rows(steps: Iterable[tuple[SequenceStep, int]], max_num_rows: int) -> list[TappedRows]:
-    """Returns the rows to tap; steps come in the order of their rows, with the number of known tokens."""
-    chosen: list[TappedRows] = []
+    """Returns the rows to tap; steps come in the order of their rows, with the number of known tokens.
+
+    Drafts are tapped beside the limit: most of them may be wrong, and then nothing of them is sent.
+    """
+    chosen: list[tuple[SequenceStep, int, int]] = []  # step, its first row, known tokens worth sending
     first_row = 0
     for step, num_known in steps:
-        start = max(
-            step.num_computed_tokens, num_known - MAX_NUM_KNOWN_TOKENS, step.num_context - max_num_rows
-        )
-        num_rows = step.num_context - start
-        if step.wants_features and num_rows > 0:
-            first = first_row + start - step.num_computed_tokens
-            chosen.append(
-                TappedRows(sequence_id=step.sequence_id, offset=start, first_row=first, num_rows=num_rows)
-            )
-            max_num_rows -= num_rows
+        num_after = step.num_context - len(step.draft_token_ids)
+        num_worth = num_after - max(step.num_computed_tokens, num_known - MAX_NUM_KNOWN_TOKENS)
+        if step.wants_features and num_worth > 0:
+            chosen.append((step, first_row, num_worth))
         first_row += step.num_rows
-    return chosen
+    shares = fair_shares([num_worth for _, _, num_worth in chosen], max_num_rows)
+    tapped: list[TappedRows] = []
+    for (step, first, _), share in zip(chosen, shares, strict=True):
+        num_rows = share + len(step.draft_token_ids)
+        offset = step.num_context - num_rows
+        if share:
+            first += offset - step.num_computed_tokens
+            tapped.append(
+                TappedRows(sequence_id=step.sequence_id, offset=offset, first_row=first, num_rows=num_rows)
+            )
+    return tapped
+
+
+def fair_shares(wanted: Sequence[int], total: int) -> list[int]:
+    """Returns what each gets of `total`: who wants little all of it, the others as much as each other.
+
+    Where there is not even one for each, the same get none every time: to a head gaps are worth nothing.
+    """
+    shares = [0] * len(wanted)
+    for num_before, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
+        shares[index] = min(wanted[index], total // (len(wanted) - num_before))
+        total -= shares[index]
+    return shares
 
 
 class FeatureTap:
@@ -68,17 +87,19 @@ class FeatureTap:
 
     def read(self, tapped: Tensor, num_kept_tokens: Mapping[int, int]) -> list[SequenceFeatures]:
         """Returns vectors of the tokens that their sequences keep; those without an entry keep none."""
-        kept = [(part, num_kept_tokens.get(part.sequence_id, 0) - part.offset) for part in self._chosen]
-        parts = tapped.split([part.num_rows for part, _ in kept])
-        vectors = self._projection(
-            torch.cat([rows[: max(0, n)] for rows, (_, n) in zip(parts, kept, strict=True)])
-        )
-        data = vectors.cpu().view(torch.uint8).numpy()
+        kept = [
+            min(max(0, num_kept_tokens.get(part.sequence_id, 0) - part.offset), part.num_rows)
+            for part in self._chosen
+        ]
+        shares = fair_shares(kept, self._max_num_rows)
+        parts = tapped.split([part.num_rows for part in self._chosen])
+        rows = [part[num - share : num] for part, num, share in zip(parts, kept, shares, strict=True)]
+        data = self._projection(torch.cat(rows)).cpu().view(torch.uint8).numpy()
         features: list[SequenceFeatures] = []
         first = 0
-        for part, num_rows in kept:
-            if num_rows > 0:
-                rows = data[first : first + num_rows].tobytes()
-                features.append(SequenceFeatures(sequence_id=part.sequence_id, offset=part.offset, rows=rows))
-                first += num_rows
+        for part, num, share in zip(self._chosen, kept, shares, strict=True):
+            if share:
+                offset, rows = part.offset + num - share, data[first : first + share].tobytes()
+                features.append(SequenceFeatures(sequence_id=part.sequence_id, offset=offset, rows=rows))
+                first += share
         return features

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from outrider.model.batch import ForwardBatch, Span, Tap
 from outrider.model.draft_head import FEATURE_DTYPE
@@ -10,7 +12,7 @@ from outrider.params import SamplingParams, SequenceParams
 from outrider.rpc.config import ConfigError
 from outrider.rpc.errors import InvalidArgument
 from services.worker.check import check_batch
-from services.worker.features import MAX_NUM_KNOWN_TOKENS, TappedRows, choose_rows
+from services.worker.features import MAX_NUM_KNOWN_TOKENS, TappedRows, choose_rows, fair_shares
 from services.worker.messages import Batch, SequenceStep
 from tests.groups import load_stepper, prompt_of, scheduled
 from tests.unit.model.random_heads import head_config, write_head
@@ -183,7 +185,7 @@ def test_of_a_prompt_the_last_tokens_have_vectors():
     assert choose_rows([(within, num_known)], 10**6) == [expected]
 
 
-def test_rows_over_the_limit_are_left_out_the_oldest_of_a_sequence_first():
+def test_rows_over_the_limit_are_left_out_the_oldest_of_those_that_have_most():
     steps = [
         (step_of(0, num_computed=50, num_drafts=3), 51),
         (step_of(1, num_new=9, wants_features=False), 9),
@@ -192,8 +194,46 @@ def test_rows_over_the_limit_are_left_out_the_oldest_of_a_sequence_first():
     ]
     assert choose_rows(steps, 10) == [
         TappedRows(sequence_id=0, offset=50, first_row=0, num_rows=4),
-        TappedRows(sequence_id=2, offset=14, first_row=4 + 9 + 14, num_rows=6),
+        TappedRows(sequence_id=2, offset=12, first_row=4 + 9 + 12, num_rows=8),
+        TappedRows(sequence_id=3, offset=7, first_row=4 + 9 + 20, num_rows=1),
     ]
+
+
+def test_a_long_prompt_takes_no_vectors_from_sequences_behind_it():
+    steps = [(step_of(0, num_new=1000), 1000), *((step_of(number), 1) for number in range(1, 51))]
+    tapped = {rows.sequence_id: rows.num_rows for rows in choose_rows(steps, 100)}
+    assert tapped == {0: 50, **dict.fromkeys(range(1, 51), 1)}
+
+
+def test_drafts_that_are_wrong_take_no_vectors_from_others():
+    steps = [(step_of(number, num_drafts=8), 1) for number in range(10)]
+    assert [rows.num_rows for rows in choose_rows(steps, 10)] == [9] * 10
+
+
+@given(st.lists(st.integers(0, 50), max_size=20), st.integers(0, 300))
+def test_shares_are_fair_and_use_all_there_is(wanted, total):
+    shares = fair_shares(wanted, total)
+    assert all(share <= want for share, want in zip(shares, wanted, strict=True))
+    assert sum(shares) == min(total, sum(wanted))
+    cut = [share for share, want in zip(shares, wanted, strict=True) if share < want]
+    assert all(share <= min(cut) + 1 for share in shares) if cut else True
+
+
+def test_vectors_of_accepted_drafts_over_the_limit_are_left_out_too(stepper_with_head, monkeypatch):
+    alone, _ = run_alone(stepper_with_head)
+    monkeypatch.setattr(stepper_with_head._tap, "_max_num_rows", 4)
+    guessed = scheduled(0, prompt_of(0, 4), max_tokens=NUM_OUTPUT_TOKENS, temperature=0)
+    prefill = stepper_with_head.run(Batch(step_id=1, steps=[first := guessed.step(wants_features=True)]))
+    guessed.commit(first, prefill.outcomes[0])
+    step = guessed.step(draft=alone[0].tokens[5:11], wants_features=True)
+    output = stepper_with_head.run(Batch(step_id=2, steps=[step]))
+    assert output.outcomes[0].num_accepted_tokens == 6
+    (features,) = output.features
+    assert (features.offset, len(features.rows)) == (4 + 7 - 4, 4 * SIZE * FEATURE_DTYPE.itemsize)
+    assert torch.equal(
+        torch.frombuffer(bytearray(features.rows), dtype=FEATURE_DTYPE).view(-1, SIZE),
+        whole(stepper_with_head, alone[0].tokens[:11])[7:],
+    )
 
 
 def test_vectors_are_refused_where_there_is_no_head(stepper):

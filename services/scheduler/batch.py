@@ -67,12 +67,16 @@ class Batch:
     @property
     def shape(self) -> StepShape:
         """What the step's time depends on."""
-        num_rows = num_context_tokens = 0
+        num_rows = num_context_tokens = num_choosing = 0
         for step in self.steps:
+            num_choosing += step.chooses
             num_context_tokens += step.num_computed_tokens + step.num_new_tokens
             num_rows += step.num_new_tokens + len(step.draft_token_ids)
         return StepShape(
-            num_rows=num_rows, num_sequences=len(self.steps), num_context_tokens=num_context_tokens
+            num_rows=num_rows,
+            num_sequences=len(self.steps),
+            num_context_tokens=num_context_tokens,
+            num_choosing=num_choosing,
         )
 
     def to_proto(self, step_id: int) -> pb.Batch:

@@ -48,4 +48,5 @@ def shape_of(choosing: Collection[Sequence]) -> StepShape:
         num_rows=len(choosing),
         num_sequences=len(choosing),
         num_context_tokens=sum([len(sequence.token_ids) for sequence in choosing]),
+        num_choosing=len(choosing),
     )

@@ -35,6 +35,9 @@ class StepShape:
     num_rows: int  # tokens computed, drafts included
     num_sequences: int
     num_context_tokens: int  # summed over sequences: tokens attended to
+    num_choosing: int = (
+        0  # sequences for which it chooses tokens: not those that have more of a prompt to come
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,6 +109,13 @@ def test_accepted_drafts_come_with_a_bonus_token_in_one_step() -> None:
     assert sequence.drafts_by_source["suffix"].num_accepted_tokens == 4
 
 
+def test_the_shape_of_a_step_says_how_many_sequences_choose_tokens() -> None:
+    make = SequenceMaker()
+    schedule = begin(ReferenceGroup(), make([1] * 3), make([2] * 20))
+    shape = schedule.schedule().shape
+    assert (shape.num_sequences, shape.num_choosing) == (2, 1)
+
+
 def test_drafts_are_trimmed_before_any_known_token_is_left_out() -> None:
     make = SequenceMaker()
     first, second, late = make([1]), make([2]), make([3] * 3)

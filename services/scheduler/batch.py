@@ -60,11 +60,6 @@ class Batch:
     released_sequence_ids: list[int] = field(default_factory=list)
 
     @property
-    def num_rows(self) -> int:
-        """Tokens that the step computes, drafts included."""
-        return sum(step.num_new_tokens + len(step.draft_token_ids) for step in self.steps)
-
-    @property
     def shape(self) -> StepShape:
         """What the step's time depends on."""
         num_rows = num_context_tokens = num_choosing = 0
@@ -134,7 +129,6 @@ class BatchOutput:
     """The answer to a step."""
 
     outputs: dict[int, SequenceOutput]
-    forward_seconds: float = 0.0
     num_distinct_experts: Tokens[int] = ()
     features: Tokens[Features] = ()
 
@@ -143,7 +137,6 @@ class BatchOutput:
         """Reads a message."""
         return cls(
             outputs={item.sequence_id: SequenceOutput.from_proto(item) for item in message.outputs},
-            forward_seconds=message.forward_us * 1e-6,
             num_distinct_experts=tuple(message.num_distinct_experts),
             features=[Features.from_proto(item) for item in message.features],
         )

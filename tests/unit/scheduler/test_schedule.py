@@ -124,7 +124,7 @@ def test_drafts_are_trimmed_before_any_known_token_is_left_out() -> None:
     schedule.add(late)
     batch = step(schedule, group, {s.id: right(s, 4) for s in (first, second)})
     assert [part.num_new_tokens for part in batch.steps] == [1, 1, 3]
-    assert batch.num_rows == 6
+    assert batch.shape.num_rows == 6
 
 
 def test_drafts_are_trimmed_to_the_blocks_there_are_and_preempt_nobody() -> None:
@@ -301,7 +301,7 @@ def test_a_prompt_alone_gets_all_rows_whatever_the_time_between_tokens_is_to_be(
     settings = Settings(max_num_draft_tokens=4, inter_token_target_seconds=0.025)
     sequence = SequenceMaker()([2] * 200, max_num_tokens=210)
     schedule = begin(group, sequence, controller=slow_by_rows(settings))
-    assert step(schedule, group).num_rows == 64
+    assert step(schedule, group).shape.num_rows == 64
 
 
 def slow_by_rows(settings: Settings) -> Controller:
@@ -344,6 +344,6 @@ def test_a_draft_that_is_not_worth_verifying_is_left_aside_and_counted() -> None
     schedule = begin(group := ReferenceGroup(), sequence, controller=Controller(ModelFacts(), SETTINGS))
     step(schedule, group)
     batch = step(schedule, group, {sequence.id: right(sequence, 4)})
-    assert (batch.num_rows, batch.steps[0].offer) == (1, None)
+    assert (batch.shape.num_rows, batch.steps[0].offer) == (1, None)
     assert schedule.counters.drafts_by_source["suffix"].num_drafts_by_length == {0: 1}
     assert schedule.counters.num_drafts == 0

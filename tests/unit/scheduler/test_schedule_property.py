@@ -77,7 +77,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         offer(self.schedule, drafts)
         self.in_flight = self.schedule.schedule()
         self.schedule.check()
-        assert self.in_flight.num_rows <= self.schedule.max_num_batched_tokens
+        assert self.in_flight.shape.num_rows <= self.schedule.max_num_batched_tokens
         assert self.in_flight.steps
 
     @precondition(lambda self: self.in_flight is not None)

@@ -1,7 +1,8 @@
 """The drafter's gRPC service."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any
 
 import grpc
 from prometheus_client import REGISTRY
@@ -57,19 +58,13 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
 async def serve() -> None:
     """Runs the drafter until it is told to stop."""
     config = Config.from_env()
-    memory = SuffixMemory(config.memory_bytes, share=config.share_memory)
-    REGISTRY.register(MemoryCollector(lambda: memory.bytes_by_tenant))
+    memory = None
+    if "suffix" in config.sources:
+        memory = SuffixMemory(config.memory_bytes, share=config.share_memory)
+        REGISTRY.register(MemoryCollector(lambda: memory.bytes_by_tenant))
     sources = load_sources(config, memory)
     async with asyncio.TaskGroup() as tasks:
-        beside = [tasks.create_task(memory.run())]
-        if config.snapshot_dir is not None:
-            snapshots = Snapshots(
-                memory,
-                config.snapshot_dir,
-                seconds=config.snapshot_seconds,
-                max_age_days=config.snapshot_max_age_days,
-            )
-            beside.append(tasks.create_task(snapshots.run()))
+        beside = [tasks.create_task(run()) for run in _memory_work(config, memory)]
         async with RpcServer(config.listen, service=SERVICE) as server:
             drafter_pb2_grpc.add_DrafterServiceServicer_to_server(DrafterServicer(sources), server.grpc)
             await server.start()
@@ -77,3 +72,19 @@ async def serve() -> None:
             await server.wait_for_shutdown()
         for task in beside:
             task.cancel()
+
+
+def _memory_work(
+    config: Config, memory: SuffixMemory | None
+) -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
+    """Yields what is done beside for a memory, for ever."""
+    if memory is None:
+        return
+    yield memory.run
+    if config.snapshot_dir is not None:
+        yield Snapshots(
+            memory,
+            config.snapshot_dir,
+            seconds=config.snapshot_seconds,
+            max_age_days=config.snapshot_max_age_days,
+        ).run

@@ -363,6 +363,16 @@ async def test_what_was_learnt_is_kept_on_sigterm_and_known_after_the_next_start
     assert list(drafts[0].token_ids) == TEXT[10:13]
 
 
+async def test_without_the_suffix_source_no_memory_is_held_nor_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "snapshots"
+    settings = {"MODEL_DIR": TINY / "draft-model", "TARGET_DIR": TINY, "SNAPSHOT_DIR": folder}
+    async with process(SOURCES="model", **settings) as drafter, httpx.AsyncClient() as client:
+        metrics = (await client.get(f"http://127.0.0.1:{drafter.http_port}/metrics")).text
+    assert "outrider_drafter_num_sequences" in metrics
+    assert "outrider_drafter_memory_bytes" not in metrics
+    assert not folder.exists()
+
+
 async def test_a_wrong_setting_stops_the_start_and_is_named() -> None:
     environ = {"OUTRIDER_DRAFTER_MEMORY_BYTES": "lots"}
     child = await asyncio.create_subprocess_exec(

@@ -1,5 +1,8 @@
 """The drafter's settings and what it reports of itself."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,6 +82,31 @@ def test_a_source_without_what_it_needs_is_refused_naming_the_variable(
     del directories[missing]
     with pytest.raises(ConfigError, match=f"^OUTRIDER_DRAFTER_{missing}.* the source {source} needs it"):
         config(SOURCES=source, **directories)
+
+
+@pytest.mark.parametrize(
+    ("package", "said"),
+    [
+        (
+            "torch",
+            "OUTRIDER_DRAFTER_SOURCES: model needs torch, which is not installed (image: EXTRAS=model)",
+        ),
+        ("outrider_native", "outrider_native.suffix is not installed: run make setup"),
+    ],
+)
+def test_a_package_that_is_missing_is_said_in_one_line(package: str, said: str, tmp_path: Path) -> None:
+    run_it = "runpy.run_module('services.drafter', run_name='__main__')"
+    program = f"import runpy, sys; sys.modules[{package!r}] = None; {run_it}"
+    settings = {"SOURCES": "model", "MODEL_DIR": tmp_path, "TARGET_DIR": tmp_path}
+    environment = {f"OUTRIDER_DRAFTER_{name}": str(value) for name, value in settings.items()}
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (2, f"outrider drafter: {said}\n")
 
 
 def test_many_tenants_share_one_time_series() -> None:

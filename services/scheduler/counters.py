@@ -39,7 +39,7 @@ class Counters:
     # Of sequences in steps where a draft was to be had: it was there, or had to be asked for.
     num_draft_hits: int = 0
     num_draft_questions: int = 0
-    # By steps: spent waiting for drafts; not spent, by the time that answers take, as all drafts were there.
+    # By steps: spent waiting for drafts; saved at most, by the time of answers, as all drafts were there.
     draft_wait_seconds: float = 0.0
     draft_wait_saved_seconds: float = 0.0
     # What came from the drafter and could not be used: out of bounds, or with confidences that are none.

@@ -41,7 +41,7 @@ _DRAFT_COUNTERS = {
     "num_draft_hits": "Sequences whose draft was there before it was asked for, over all steps.",
     "num_draft_questions": "Sequences that a draft was asked for, over all steps.",
     "draft_wait_seconds": "Time that steps waited for drafts.",
-    "draft_wait_saved_seconds": "Time that answers would have taken in steps whose drafts were all there.",
+    "draft_wait_saved_seconds": "Time that answers take, of steps that had all drafts: the most they saved.",
     "num_unusable_drafts": "Drafts out of bounds, or with confidences that are none.",
 }
 _LOAD_NAMES = {

@@ -23,12 +23,15 @@ class Learnt:
         self._key: tuple[object, ...] | None = None
         self._controller: Controller | None = None
 
-    def controller_for(self, facts: GroupFacts) -> Controller:
-        """Returns the controller of a group: the same one, or one that begins with what its file holds."""
-        key = (facts.model, facts.numerics_id, facts.device)
+    def controller_for(self, facts: GroupFacts, *, max_num_rows: int) -> Controller:
+        """Returns the controller of a group whose steps hold so many rows.
+
+        It is the same one, or one that begins with what its file holds.
+        """
+        key = (facts.model, facts.numerics_id, facts.device, max_num_rows)
         if self._controller is None or key != self._key:
             self.save()
-            self._key, self._path = key, self._path_for(facts)
+            self._key, self._path = key, self._path_for(facts, max_num_rows)
             self._controller = Controller(facts.experts, self._settings)
             self._restore(self._controller)
         return self._controller
@@ -48,17 +51,18 @@ class Learnt:
         if self._path is not None and self._controller is not None:
             _save(self._path, self._controller.state())
 
-    def _path_for(self, facts: GroupFacts) -> Path | None:
+    def _path_for(self, facts: GroupFacts, max_num_rows: int) -> Path | None:
         if self._directory is None:
             return None
-        # On cores of its own a drafter costs nothing, so what was learnt with shared ones does not hold.
-        configuration = "shared cores" if self._settings.drafter_shares_cores else "own cores"
+        # On cores of its own a drafter costs nothing, so what was learnt with shared ones does not hold. Of
+        # steps larger than any that were measured nothing is known.
+        cores = "shared cores" if self._settings.drafter_shares_cores else "own cores"
         return state_path(
             self._directory,
             model=facts.model,
             numerics_id=facts.numerics_id,
             device=facts.device,
-            configuration=configuration,
+            configuration=f"{cores}, {max_num_rows} rows",
         )
 
     def _restore(self, controller: Controller) -> None:

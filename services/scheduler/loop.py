@@ -46,6 +46,11 @@ class Scheduler:
         self.last_own_seconds = 0.0
         self._group = Group(worker, self.presence, on_lost=self.wake)
         self.counters = Counters()
+        self._limits = Limits(
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+            prefill_chunk=config.prefill_chunk,
+        )
         self._learnt = Learnt(config.state_dir, config.controller)
         self._drafting = Drafting(drafter, config, self.counters) if drafter is not None else None
         self._schedule: Schedule | None = None
@@ -159,12 +164,7 @@ class Scheduler:
     def _begin(self, facts: GroupFacts) -> None:
         """Takes up the first session, or the same one again."""
         if self._schedule is None:
-            limits = Limits(
-                max_num_batched_tokens=self.config.max_num_batched_tokens,
-                max_num_seqs=self.config.max_num_seqs,
-                prefill_chunk=self.config.prefill_chunk,
-            )
-            self._schedule = Schedule(facts, limits, self._take_up(facts), self.counters)
+            self._schedule = Schedule(facts, self._limits, self._take_up(facts), self.counters)
 
     def _begin_anew(self, facts: GroupFacts) -> None:
         """Computes every sequence again on a group that lost its blocks; on another model none can go on."""
@@ -175,7 +175,7 @@ class Scheduler:
         self._flush()
 
     def _take_up(self, facts: GroupFacts) -> Controller:
-        controller = self._learnt.controller_for(facts)
+        controller = self._learnt.controller_for(facts, max_num_rows=self._limits.max_num_rows(facts))
         if self._drafting is not None:
             self._drafting.begin(facts, controller)
         return controller

@@ -1,6 +1,7 @@
 """Where the local stack keeps what it has learnt: below one directory that only its owner may read."""
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,10 +21,18 @@ def default_state(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def make_private(directory: Path) -> None:
-    """Creates a directory for its owner alone; raises StartError naming the option if that cannot be."""
+    """Creates a directory for its owner alone; raises StartError naming the option if it is not.
+
+    One that is there is left as it is: it may be somewhere that others are meant to use.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mode = stat.S_IMODE(directory.stat().st_mode)
     except OSError as error:
         raise StartError(f"--state {directory}: {error.strerror}") from None
+    if mode & 0o077:
+        raise StartError(
+            f"--state {directory}: others may use it (mode {mode:04o}); chmod 700 it, or name another"
+        )
     if not os.access(directory, os.W_OK | os.X_OK):
         raise StartError(f"--state {directory}: Permission denied")

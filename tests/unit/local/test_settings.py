@@ -118,3 +118,7 @@ def test_state_is_for_its_owner_alone(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StartError, match=r"--state .*/file: File exists"):
         make_private(tmp_path / "file")
+    directory.chmod(0o750)
+    with pytest.raises(StartError, match=r"--state .*/a/b: others may use it \(mode 0750\)"):
+        make_private(directory)
+    assert directory.stat().st_mode & 0o777 == 0o750

@@ -86,6 +86,11 @@ def test_the_settings_are_settings_of_the_service(service) -> None:
     assert ports == {"grpc": config.listen.grpc_port, "http": config.listen.http_port}
 
 
+def test_a_drafter_that_may_come_to_the_workers_node_counts_as_sharing_its_cores() -> None:
+    assert "affinity" not in pod("drafter")
+    assert CONFIGS["scheduler"].from_env(environment("scheduler")).drafter_shares_cores
+
+
 @pytest.mark.parametrize("service", CONFIGS)
 def test_a_pod_is_given_longer_than_its_service_drains(service) -> None:
     pause = container(service).get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)

@@ -1,11 +1,16 @@
 """The options of the local stack: which are refused, and what the services are told."""
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from services.__main__ import parse
 from services.drafter.config import Config as DrafterConfig
+from services.drafter.snapshot import file_name
 from services.local.child import StartError
 from services.local.programs import SERVICES, programs
 from services.local.settings import Settings
@@ -122,3 +127,18 @@ def test_state_is_for_its_owner_alone(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"--state .*/a/b: others may use it \(mode 0750\)"):
         make_private(directory)
     assert directory.stat().st_mode & 0o777 == 0o750
+
+
+def test_the_readmes_command_erases_what_the_local_stack_keeps(tmp_path: Path) -> None:
+    state = default_state({"HOME": str(tmp_path)})
+    directory = Settings(state=state).snapshot_directory
+    assert directory is not None
+    directory.mkdir(parents=True)
+    kept = directory / file_name("default", is_shared=False)
+    kept.touch()
+    root = Path(__file__).parents[3]
+    readme = (root / "README.md").read_text()
+    (command,) = re.findall(r"^ *(\S+ -m services\.drafter\.forget .*)$", readme, re.MULTILINE)
+    command = command.replace(".venv/bin/python", sys.executable)
+    subprocess.run(command, shell=True, cwd=root, env=os.environ | {"HOME": str(tmp_path)}, check=True)
+    assert not kept.exists()

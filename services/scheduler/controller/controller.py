@@ -80,7 +80,7 @@ class Controller:
         num_tokens = sum(map(self.asking.expected_yield, records))
         if num_tokens and self.cost.is_ready:
             seconds, _ = self.cost.predict(shape, 0)
-            self._token_seconds = float(seconds[0] + self._overhead_seconds) / max(1, shape.num_sequences)
+            self._token_seconds = float(seconds[0] + self._overhead_seconds) / shape.num_base_tokens
         return self.waiting.best_wait(num_tokens * self._token_seconds)
 
     def best(self, choices: Sequence[tuple[Record, Sequence[Offer]]]) -> list[int]:
@@ -125,7 +125,7 @@ class Controller:
         """Returns how many positions to verify."""
         seconds, doubt = self.cost.predict(shape, len(ranked.order))
         prospect = Prospect(
-            num_base_tokens=max(1, shape.num_sequences),
+            num_base_tokens=shape.num_base_tokens,
             total=ranked.total,
             believed=believed,
             seconds=seconds + self._overhead_seconds,
@@ -178,7 +178,7 @@ class Controller:
         if seconds <= 0 or shape.num_rows <= 0:
             return
         self.cost.note(shape, seconds, num_distinct_experts)
-        self.probing.settle(seconds, max(1, shape.num_sequences) + num_accepted)
+        self.probing.settle(seconds, shape.num_base_tokens + num_accepted)
         self.probing.earn(seconds)
         self.asking.earn(seconds)
         self.asking.note_overhead(overhead_seconds, self._num_questions)
@@ -186,7 +186,7 @@ class Controller:
         self._overhead_seconds += _OVERHEAD_SHARE * (min(overhead_seconds, seconds) - self._overhead_seconds)
         if shape.num_rows == shape.num_sequences or not self._token_seconds:
             share = _TOKEN_SHARE if self._token_seconds else 1.0
-            token_seconds = (seconds + self._overhead_seconds) / max(1, shape.num_sequences)
+            token_seconds = (seconds + self._overhead_seconds) / shape.num_base_tokens
             self._token_seconds += share * (token_seconds - self._token_seconds)
         self.asking.set_token_seconds(self._token_seconds)
 

@@ -35,9 +35,13 @@ class StepShape:
     num_rows: int  # tokens computed, drafts included
     num_sequences: int
     num_context_tokens: int  # summed over sequences: tokens attended to
-    num_choosing: int = (
-        0  # sequences for which it chooses tokens: not those that have more of a prompt to come
-    )
+    # Sequences for which it chooses tokens: not those that have more of a prompt to come. 0: all.
+    num_choosing: int = 0
+
+    @property
+    def num_base_tokens(self) -> int:
+        """The tokens that it yields without drafts."""
+        return self.num_choosing or max(1, self.num_sequences)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,11 +58,14 @@ class HeadSource:
 
     async def guess(self, questions: Sequence[Question]) -> list[Guess]:
         """Answers questions in one batch; where features are missing or not read yet, by an empty guess."""
-        texts = [Text.of(question) for question in questions]
         unread = self._take_features({question.sequence for question in questions})
         return await asyncio.get_running_loop().run_in_executor(
-            self._executor, self._drafts.draft, unread, texts
+            self._executor, self._draft, unread, questions
         )
+
+    def _draft(self, unread: Sequence[UnreadFeatures], questions: Sequence[Question]) -> list[Guess]:
+        # Long texts take long to copy: the event loop has others to serve.
+        return self._drafts.draft(unread, [Text.of(question) for question in questions])
 
     async def close(self, sequence: RunningSequence, *, finished: bool) -> None:
         """Lets go of a sequence; there is nothing to learn from it."""

@@ -49,8 +49,11 @@ class ModelSource:
 
     async def guess(self, questions: Sequence[Question]) -> list[Guess]:
         """Answers questions in one batch; where a long text is not read yet, by an empty guess."""
-        texts = [Text.of(question) for question in questions]
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._model.draft, texts)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._draft, questions)
+
+    def _draft(self, questions: Sequence[Question]) -> list[Guess]:
+        # Long texts take long to copy: the event loop has others to serve.
+        return self._model.draft([Text.of(question) for question in questions])
 
     async def close(self, sequence: RunningSequence, *, finished: bool) -> None:
         """Lets go of a sequence; there is nothing to learn from it."""

@@ -39,7 +39,7 @@ class Text:
 
     @classmethod
     def of(cls, question: Question) -> Self:
-        """Copies what is asked: the sequence grows while a thread answers."""
+        """Copies what is asked, in any thread: the sequence grows while one answers."""
         return cls(
             sequence=question.sequence,
             token_ids=question.token_ids,

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import threading
 from array import array
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,7 +22,7 @@ from services.drafter import draft_model
 from services.drafter.draft_model import DraftModel
 from services.drafter.guess import Guess
 from services.drafter.model_source import ModelSource
-from services.drafter.sampled import MIN_SURVIVAL
+from services.drafter.sampled import MIN_SURVIVAL, Text
 from services.drafter.sequence import RunningSequence
 from services.drafter.source import Question
 from tests.unit.model.random_models import VOCAB_SIZE, deepseek_config, llama_config, write_checkpoint
@@ -324,6 +325,33 @@ def test_where_the_cache_is_too_small_for_all_texts_some_are_drafted_for_in_ever
         small.blocks.check()
     guesses = ask(source, *((sequence, (), 2) for sequence in sequences))
     assert any(guess.token_ids for guess in guesses)
+
+
+def test_a_text_that_grows_while_it_waits_is_copied_as_it_was_and_not_on_the_event_loop(
+    source, executor, dense, monkeypatch
+):
+    copied_by, of = [], Text.of
+
+    def copy(question):
+        copied_by.append(threading.current_thread())
+        return of(question)
+
+    async def grow_meanwhile():
+        may_go_on = threading.Event()
+        executor.submit(may_go_on.wait)
+        sequence = opened(PROMPT)
+        asked = asyncio.create_task(
+            source.guess([Question(sequence=sequence, assumed=(7,), max_num_tokens=4)])
+        )
+        await asyncio.sleep(0)
+        sequence.extend(array("I", [1, 2, 3]))
+        may_go_on.set()
+        return await asked
+
+    monkeypatch.setattr(Text, "of", copy)
+    (guess,) = asyncio.run(grow_meanwhile())
+    assert_is_own_continuation(dense, guess, [*PROMPT, 7], 4)
+    assert threading.current_thread() not in copied_by
 
 
 def fail(*_):

@@ -13,8 +13,9 @@ from services.scheduler.controller import StepShape
 from services.scheduler.counters import Counters
 from services.scheduler.drafting import BYTES_PER_FEATURE, Drafting
 from services.scheduler.head_turns import MAX_NUM_PROMPT_FEATURES, NUM_STEPS_WITH_FEATURES
+from services.scheduler.news import MAX_NUM_OPENED_BYTES
 from services.scheduler.schedule import Schedule
-from services.scheduler.sequence import Sequence
+from services.scheduler.sequence import Sequence, SequenceState
 from tests.unit.scheduler.reference_group import ReferenceGroup
 from tests.unit.scheduler.scenario import SequenceMaker, make_controller, make_schedule, step
 
@@ -125,3 +126,20 @@ async def test_a_sequence_without_use_for_drafts_has_no_source(drafting: Draftin
     prepared(drafting, schedule)
     assert sequence.sources == ()
     assert drafting.drafter.news.is_empty
+
+
+async def test_only_sequences_that_the_drafter_is_told_of_are_asked_about(drafting: Drafting) -> None:
+    drafting.drafter.sources = frozenset({"suffix"})
+    make, sequences = SequenceMaker(), []
+    for _ in range(4):
+        sequence = make([7] * (MAX_NUM_OPENED_BYTES // 8), max_num_tokens=MAX_NUM_OPENED_BYTES)
+        sequence.state, sequence.num_computed_tokens = SequenceState.RUNNING, sequence.num_tokens - 1
+        sequences.append(sequence)
+    drafting.drafter._asked[0] = 0.0  # An answer is owed, so nobody waits.
+    for asked in ([1, 2], [1, 2, 3, 4]):
+        num_before = drafting._counters.num_draft_questions
+        await drafting.collect(sequences)
+        assert [item.sequence_id for item in drafting.drafter.news.take().wanted] == asked
+        assert drafting._counters.num_draft_questions == num_before + len(asked)
+    open_questions = [sequence.record.by_source["suffix"].is_open for sequence in sequences]
+    assert open_questions == [True] * 4

@@ -47,6 +47,8 @@ def _extend_in_pieces(value: int, token_ids: np.ndarray) -> int:
 @cache
 def _powers() -> np.ndarray:
     """Returns the powers of the base, highest first, in parts of 16 bits, lowest first."""
-    powers = np.array([pow(_BASE, n, _PRIME) for n in reversed(range(_NUM_PER_PIECE))], dtype=np.uint64)
+    powers = [1]
+    while len(powers) < _NUM_PER_PIECE:
+        powers.append(powers[-1] * _BASE % _PRIME)
     shifts = np.arange(0, 64, _PART_BITS, dtype=np.uint64)
-    return (powers[:, None] >> shifts) & np.uint64((1 << _PART_BITS) - 1)
+    return (np.array(powers[::-1], dtype=np.uint64)[:, None] >> shifts) & np.uint64((1 << _PART_BITS) - 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 from outrider.client.channel import DEFAULT_TARGET
 from services.local.child import StartError
 from services.local.command import report, run
-from services.local.settings import DEFAULT_MODEL, DEFAULT_SOURCES, DRAFT_SOURCES, Settings
+from services.local.settings import DEFAULT_MODEL, DRAFT_SOURCES, Settings, default_sources
 from services.local.stack import Stack
 from services.local.state import default_state
 
@@ -21,7 +21,7 @@ def parse(arguments: list[str]) -> tuple[Settings, bool]:
     state = None if found.state == "none" else Path(found.state or default_state()).absolute()
     settings = Settings(
         model=found.model.absolute(),
-        drafter=() if found.drafter == "none" else tuple(dict.fromkeys(found.drafter.split(","))),
+        drafter=_sources(found.drafter, found.model, found.draft_model),
         draft_model=found.draft_model and found.draft_model.absolute(),
         draft_head=found.draft_head and found.draft_head.absolute(),
         state=state,
@@ -31,13 +31,19 @@ def parse(arguments: list[str]) -> tuple[Settings, bool]:
     return settings, found.verbose
 
 
+def _sources(named: str | None, model: Path, draft_model: Path | None) -> tuple[str, ...]:
+    if named is None:
+        return default_sources(model, draft_model)
+    return () if named == "none" else tuple(dict.fromkeys(named.split(",")))
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command."""
     parser = argparse.ArgumentParser(prog="python -m services", description=__doc__)
     add = parser.add_argument
     add("--model", type=Path, default=DEFAULT_MODEL, metavar="DIR", help="a checkpoint")
-    sources = f"comma-separated of {', '.join(DRAFT_SOURCES)}; or none (default: %(default)s)"
-    add("--drafter", default=",".join(DEFAULT_SOURCES), metavar="LIST", help=sources)
+    sources = f"comma-separated of {', '.join(DRAFT_SOURCES)}; or none"
+    add("--drafter", metavar="LIST", help=f"{sources} (default: suffix, and model if there is a draft model)")
     add("--draft-model", type=Path, metavar="DIR", help="default: draft-model beside the model's files")
     add("--draft-head", type=Path, metavar="DIR", help="default: draft-head beside the model's files")
     kept = "where what is learnt is kept; or none (default: outrider in $XDG_STATE_HOME)"

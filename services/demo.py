@@ -5,7 +5,7 @@ import sys
 from outrider import AsyncClient
 from outrider.cli.render import Terminal
 from services.local.command import report, run
-from services.local.settings import Settings
+from services.local.settings import DEFAULT_MODEL, Settings, default_sources
 from services.local.stack import Stack
 
 # Alike in form, so that the drafter can guess the second answer's course from the first's.
@@ -24,7 +24,7 @@ async def ask(client: AsyncClient, question: str) -> None:
 
 async def demonstrate() -> None:
     """Runs the demonstration."""
-    settings = Settings(grpc_port=0, http_port=0)
+    settings = Settings(drafter=default_sources(DEFAULT_MODEL), grpc_port=0, http_port=0)
     async with Stack(settings, report=report) as stack:
         await stack.wait_until_ready()
         async with AsyncClient(stack.grpc_address) as client:

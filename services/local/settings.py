@@ -10,6 +10,12 @@ DRAFT_SOURCES = ("suffix", "model", "head")
 DEFAULT_SOURCES = ("suffix",)
 
 
+def default_sources(model: Path, draft_model: Path | None = None) -> tuple[str, ...]:
+    """Returns what drafts come from where nobody says: the memory, and a draft model if there is one."""
+    has_draft_model = draft_model is not None or (model / "draft-model" / "config.json").is_file()
+    return (*DEFAULT_SOURCES, "model") if has_draft_model else DEFAULT_SOURCES
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Port 0: any free one. An empty `drafter`: no speculation. No `state`: what is learnt is forgotten.

@@ -89,6 +89,18 @@ def test_nothing_is_kept_unless_it_is_said_where(model: Path) -> None:
     assert SchedulerConfig.from_env(told["scheduler"]).state_dir is None
 
 
+def test_a_draft_model_beside_the_model_is_used_unless_told_otherwise(model: Path, tmp_path: Path) -> None:
+    def drafter(*arguments: str) -> tuple[str, ...]:
+        return parse(["--model", str(model), *arguments])[0].drafter
+
+    assert drafter() == ("suffix",)
+    assert drafter("--draft-model", str(tmp_path)) == ("suffix", "model")
+    (model / "draft-model").mkdir()
+    (model / "draft-model" / "config.json").write_text("{}")
+    assert drafter() == ("suffix", "model")
+    assert drafter("--drafter", "suffix") == ("suffix",)
+
+
 def test_without_a_drafter_none_is_started(model: Path) -> None:
     settings, _ = parse(["--model", str(model), "--drafter", "none"])
     told = environments(settings)

@@ -51,6 +51,8 @@ STUDIES: dict[str, Study] = {
     "controller_time": Study(module="controller_time", prints_rows=True),
     "physics": Study(module="physics", prints_rows=True),
     "eviction": Study(module="eviction"),
+    "prefill": Study(module="prefill"),
+    "first_shapes": Study(module="first_shapes", prints_rows=True),
 }
 
 

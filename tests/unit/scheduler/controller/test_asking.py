@@ -128,7 +128,7 @@ def test_trying_a_dear_source_costs_next_to_nothing_however_many_sequences_come_
     controller, available = new(), frozenset({"head"})
     step_seconds, question_seconds, num_sequences = 0.08, 0.004, 64
     shape = StepShape(num_rows=num_sequences, num_sequences=num_sequences, num_context_tokens=6400)
-    num_asked = 0
+    records, num_asked = [controller.new_record() for _ in range(num_sequences)], 0
     for step in range(600):
         if step % 40 == 0:
             records = [controller.new_record() for _ in range(num_sequences)]

@@ -8,6 +8,7 @@ import pytest_asyncio
 
 from outrider.client import Answer
 from outrider.v1.drafter_pb2 import DraftSource
+from services.local.settings import DEFAULT_MODEL
 from tests import hostile_tricks as tricks
 from tests.hostile_drafter import HEAD, MODEL, SUFFIX, HostileDrafter, Manner, Trick, plainly, rightly
 from tests.questions import accepted, ask_each_alone, ask_together, essence, questions
@@ -61,7 +62,10 @@ class Beset:
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def beset() -> AsyncIterator[Beset]:
     drafter = HostileDrafter(vocab_size=VOCAB_SIZE)
-    async with serving_drafter(drafter) as port, speculating(port) as stack:
+    async with (
+        serving_drafter(drafter) as port,
+        speculating(port, head_dir=DEFAULT_MODEL / "draft-head") as stack,
+    ):
         alone = await ask_each_alone(stack.client)
         assert not any(answer.stats.num_draft_tokens for answer in alone)
         for question, answer in zip(questions(), alone, strict=True):

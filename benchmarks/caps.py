@@ -24,7 +24,7 @@ from benchmarks.intervals import interval
 from benchmarks.progress import Progress
 from benchmarks.runs import Cell, measure_run
 from benchmarks.stacks import stack
-from benchmarks.workloads import Place, Play, Repetitive, predictable, unpredictable
+from benchmarks.workloads import Place, Repetitive, plays
 from outrider import AsyncClient
 from services.local.settings import DRAFT_SOURCES
 
@@ -43,11 +43,7 @@ async def measure(
 ) -> list[dict[str, Any]]:
     """Returns a row per cap."""
     repetitive = Repetitive()
-    plays: dict[str, Play] = {
-        "unpredictable": unpredictable,
-        "predictable": predictable,
-        "repetitive": repetitive,
-    }
+    played = plays(repetitive)
     found: dict[str, list[float]] = {cap: [] for cap in CAPS}
     async with stack(drafter=sources) as running, AsyncClient(running.grpc_address) as client:
         await repetitive.watch(asker(client, Meter()), sessions(num_sessions))
@@ -56,7 +52,7 @@ async def measure(
             for cap in _rotated(list(CAPS), number):
                 place = Place(cell=f"cap {cap}", pair=number)
                 rates = []
-                for kind, play in plays.items():
+                for kind, play in played.items():
                     cell = Cell(kind=kind, play=play, num_streams=num_streams)
                     run = await measure_run(client, cell, place, seconds, **CAPS[cap])
                     rates.append(run.tokens_per_second)

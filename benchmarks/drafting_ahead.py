@@ -23,7 +23,7 @@ from benchmarks.answers import Meter, asker
 from benchmarks.progress import Progress
 from benchmarks.runs import Cell, measure_run
 from benchmarks.stacks import stack
-from benchmarks.workloads import Place, Play, Repetitive, predictable, unpredictable
+from benchmarks.workloads import Place, Repetitive, plays
 from outrider import AsyncClient
 from services.local.settings import DRAFT_SOURCES
 
@@ -47,18 +47,14 @@ async def measure(
 ) -> list[dict[str, Any]]:
     """Returns a row per kind and number of streams."""
     repetitive = Repetitive()
-    plays: dict[str, Play] = {
-        "unpredictable": unpredictable,
-        "predictable": predictable,
-        "repetitive": repetitive,
-    }
+    played = plays(repetitive)
     rows: list[dict[str, Any]] = []
     async with stack(drafter=sources) as running, AsyncClient(running.grpc_address) as client:
         await repetitive.watch(asker(client, Meter()), sessions(num_sessions))
-        progress = Progress(len(plays) * len(num_streams))
+        progress = Progress(len(played) * len(num_streams))
         url = running.children["scheduler"].program.http_url
         for count in num_streams:
-            for kind, play in plays.items():
+            for kind, play in played.items():
                 before = await asyncio.to_thread(scrape, url)
                 cell = Cell(kind=kind, play=play, num_streams=count)
                 await measure_run(client, cell, Place(cell=f"{count} streams"), seconds)

@@ -32,7 +32,7 @@ from benchmarks.intervals import interval
 from benchmarks.progress import Progress
 from benchmarks.runs import Cell, Run, measure_run
 from benchmarks.stacks import stack
-from benchmarks.workloads import Place, Play, Repetitive, predictable, unpredictable
+from benchmarks.workloads import Place, Repetitive, plays
 from outrider import AsyncClient
 from services.local.settings import DRAFT_SOURCES
 
@@ -97,12 +97,8 @@ async def measure(
 ) -> list[dict[str, Any]]:
     """Returns a row per cell."""
     repetitive = Repetitive()
-    plays: dict[str, Play] = {
-        "unpredictable": unpredictable,
-        "predictable": predictable,
-        "repetitive": repetitive,
-    }
-    cells = [Cell(kind=kind, play=plays[kind], num_streams=count) for kind in kinds for count in num_streams]
+    played = plays(repetitive)
+    cells = [Cell(kind=kind, play=played[kind], num_streams=count) for kind in kinds for count in num_streams]
     async with stack(drafter=tuple(sources)) as running, AsyncClient(running.grpc_address) as client:
         if "repetitive" in kinds:
             await repetitive.watch(asker(client, Meter(), speculation=True), sessions(num_sessions))

@@ -91,3 +91,8 @@ class Repetitive:
         Random(f"{place.cell} {place.pair} {place.stream}").shuffle(requests)
         for messages, options in itertools.cycle(requests):
             await ask(messages, **options)
+
+
+def plays(repetitive: Repetitive) -> dict[str, Play]:
+    """Returns how streams of each kind are played, by the kind's name; the agent is watched first."""
+    return {"unpredictable": unpredictable, "predictable": predictable, "repetitive": repetitive}

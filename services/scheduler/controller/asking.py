@@ -5,6 +5,7 @@ from itertools import accumulate
 from operator import mul
 from typing import Any
 
+from services.scheduler.controller.account import Account
 from services.scheduler.controller.facts import SOURCES, Settings
 from services.scheduler.controller.reading import number, table
 from services.scheduler.controller.record import Record, SourceRecord
@@ -55,7 +56,7 @@ class Asking:
         self._price = dict.fromkeys(SOURCES, 0.0)
         self._own_seconds = _OWN_SECONDS
         self._plain_overhead: float | None = None  # between steps that asked nothing
-        self._account: float | None = None
+        self._account = Account(share_of_time=_SHARE_OF_TIME, max_num_steps=_MAX_NUM_STEPS)
         self._promised = 0.0  # of the account, to questions of the coming step
 
     def due(self, record: Record, available: frozenset[str], step_number: int) -> tuple[str, ...]:
@@ -69,9 +70,8 @@ class Asking:
 
     def earn(self, step_seconds: float) -> None:
         """Credits a step, and forgets what was promised to questions that it did not ask."""
-        most = _MAX_NUM_STEPS * step_seconds
-        account = most if self._account is None else self._account + _SHARE_OF_TIME * step_seconds
-        self._account, self._promised = min(account, most), 0.0
+        self._account.earn(step_seconds)
+        self._promised = 0.0
 
     def _pays(self, known: SourceRecord, source: str) -> bool:
         return self._num_settled[source] >= _NUM_KNOWN and self._expected(known, source) > self._price[source]
@@ -79,7 +79,7 @@ class Asking:
     def _promise(self, source: str) -> bool:
         """Returns whether the account can pay for one question more in the coming step."""
         promised = self._promised + self._seconds(source)
-        if promised > (self._account or 0.0):
+        if promised > self._account.seconds:
             return False
         self._promised = promised
         return True
@@ -117,8 +117,8 @@ class Asking:
             if known.is_open:
                 self.settle(known, source, 0.0)
             known.is_open = True
-            if self._account is not None and not self._pays(known, source):
-                self._account -= self._seconds(source)
+            if not self._pays(known, source):
+                self._account.spend(self._seconds(source))
 
     def settle(self, known: SourceRecord, source: str, won: float) -> None:
         """Notes how many tokens a question won; one that paid is asked again at once."""

@@ -1,6 +1,8 @@
-"""What may be tried that is not known to pay: an account that a small part of all time flows into."""
+"""How many draft tokens may be verified that are not known to pay."""
 
 import numpy as np
+
+from services.scheduler.controller.account import Account
 
 _SHARE_OF_TIME = 0.004
 # The account holds no more than this many steps' time, and begins with it.
@@ -9,7 +11,6 @@ _MAX_NUM_STEPS = 4.0
 _MAX_PART = 0.25
 _LEAST_INTERVAL, _MAX_INTERVAL = 8, 256
 _MAX_SIZE = 64
-_STEP_SHARE = 0.05
 
 
 class Probing:
@@ -21,28 +22,23 @@ class Probing:
 
     def __init__(self) -> None:
         self.num_probes = 0
-        self._account: float | None = None
+        self._account = Account(share_of_time=_SHARE_OF_TIME, max_num_steps=_MAX_NUM_STEPS)
         self._laid_down = 0.0
         self._token_seconds = 0.0  # of the choice that the probe took the place of
-        self._step_seconds = 0.0
         self._size = 1
         self._interval = _LEAST_INTERVAL
         self._num_steps_since = 0
 
     def earn(self, seconds: float) -> None:
         """Credits a step."""
-        if self._account is None:
-            self._step_seconds, self._account = seconds, _MAX_NUM_STEPS * seconds
-        self._step_seconds += _STEP_SHARE * (min(seconds, 4 * self._step_seconds) - self._step_seconds)
-        most = _MAX_NUM_STEPS * self._step_seconds
-        self._account = min(most, self._account + _SHARE_OF_TIME * min(seconds, most))
+        self._account.earn(seconds)
         self._num_steps_since += 1
 
     def settle(self, seconds: float, num_output_tokens: int) -> None:
         """Hears what the step took and brought; if it was a probe its loss is known now."""
-        if self._laid_down and self._account is not None:
+        if self._laid_down:
             loss = seconds - self._token_seconds * num_output_tokens
-            self._account += self._laid_down - min(loss, 2 * self._laid_down)
+            self._account.spend(min(loss, 2 * self._laid_down) - self._laid_down)
             if loss < 0:
                 self._interval, self._size = 1, min(2 * self._size, _MAX_SIZE)
             else:
@@ -55,7 +51,7 @@ class Probing:
         `losses` holds the predicted losses in seconds against a choice that takes `token_seconds` per output
         token.
         """
-        affordable = np.flatnonzero(losses <= _MAX_PART * (self._account or 0.0))
+        affordable = np.flatnonzero(losses <= _MAX_PART * self._account.seconds)
         if not len(affordable):
             return None
         choice = int(affordable[-1])
@@ -73,7 +69,7 @@ class Probing:
         One that won is followed by one of twice the size.
         """
         size = min(self._size, len(losses) - 1)
-        if not self.is_due or losses[size] > _MAX_PART * (self._account or 0.0):
+        if not self.is_due or losses[size] > _MAX_PART * self._account.seconds:
             return 0
         self._interval = min(2 * max(self._interval, _LEAST_INTERVAL // 2), _MAX_INTERVAL)
         self._lay_down(float(losses[size]), token_seconds)
@@ -84,8 +80,7 @@ class Probing:
         self._interval = _LEAST_INTERVAL
 
     def _lay_down(self, loss: float, token_seconds: float) -> None:
-        assert self._account is not None
         self._laid_down, self._token_seconds = max(loss, 0.0), token_seconds
-        self._account -= self._laid_down
+        self._account.spend(self._laid_down)
         self._num_steps_since = 0
         self.num_probes += 1

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor
 
+from outrider.kernels.weights import StoredWeight
 from outrider.model.batch import Span
 
 Packed: TypeAlias = Any
@@ -56,13 +57,30 @@ class AttentionShape:
     value_width: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class LatentNorm:
+    """How latents are normalised before they are cached."""
+
+    weight: Tensor  # [C] fp32
+    epsilon: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the tokens of a step go in the cache of one layer, and how they are turned."""
+
+    cache: Tensor  # [slots, C + P]
+    slots: Tensor  # [T] int64
+    angles: Angles
+
+
 class Kernels(Protocol):
     """One backend."""
 
     NAME: str
     VERSION: int
 
-    def pack_linear(self, weight: Tensor) -> Packed:
+    def pack_linear(self, weight: StoredWeight) -> Packed:
         """Take a weight [N, K]."""
         ...
 
@@ -82,6 +100,12 @@ class Kernels(Protocol):
         """x / sqrt(mean(x^2) + epsilon) * weight (fp32) over the last dimension, in fp32, rounded once."""
         ...
 
+    def add_rms_norm(
+        self, x: Tensor, addend: Tensor, weight: Tensor, epsilon: float
+    ) -> tuple[Tensor, Tensor]:
+        """The sum x + addend, rounded to their type, and the sum normalised."""
+        ...
+
     def rotate(self, x: Tensor, angles: Angles) -> Tensor:
         """Turn the pairs of x [T, H, P]; the result holds first members, then second ones."""
         ...
@@ -96,8 +120,18 @@ class Kernels(Protocol):
         """Lay out the attention of a step once for all layers."""
         ...
 
-    def latent_attention(self, query: Tensor, cache: Tensor, plan: Packed, scale: float) -> Tensor:
-        """Absorbed MLA: queries [T, H, C + P] over cache rows [slots, C + P] -> mixed latents [T, H, C]."""
+    def write_latent(self, row: Tensor, query: Tensor, norm: LatentNorm, place: Place) -> Tensor:
+        """Normalise the latents of rows [T, C + P], turn their keys, and write both into the cache.
+
+        Returns the queries [T, H, P] turned by the same angles. Of NaN and infinities finite values are
+        written: attention hides what it must not see by exact zeros.
+        """
+        ...
+
+    def latent_attention(
+        self, latent: Tensor, turned: Tensor, cache: Tensor, plan: Packed, scale: float
+    ) -> Tensor:
+        """Absorbed MLA: queries [T, H, C] and [T, H, P] over cache rows [slots, C + P] -> [T, H, C]."""
         ...
 
     def grouped_attention(self, query: Tensor, cache: Tensor, plan: Packed, scale: float) -> Tensor:
@@ -108,7 +142,7 @@ class Kernels(Protocol):
         """Choose experts by sigmoid(logits) + bias, weigh them by sigmoid(logits): logits [T, E] fp32."""
         ...
 
-    def pack_experts(self, gate_up: Sequence[Tensor], down: Sequence[Tensor]) -> Packed:
+    def pack_experts(self, gate_up: Sequence[StoredWeight], down: Sequence[StoredWeight]) -> Packed:
         """Take each expert's weights [2 F, D] and [D, F]."""
         ...
 

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from outrider.kernels.interface import Angles, Kernels, Packed
+from outrider.kernels.interface import Angles, Kernels, LatentNorm, Packed, Place
 from outrider.model.config import (
     LATENT_NORM_EPSILON,
     GroupedAttentionConfig,
@@ -45,11 +45,12 @@ class LatentAttention:
         self._config = config
         self._kernels = kernels
         self._scale = model.softmax_scale
-        latent = reader("kv_a_proj_with_mqa.weight")
         # The query's first product has the same input as the latent's: one product computes both.
         first = "q_a_proj.weight" if config.query_rank else "q_proj.weight"
-        self._inward = kernels.pack_linear(torch.cat([latent, reader(first)]))
-        self._latent_norm = reader("kv_a_layernorm.weight", torch.float32)
+        self._inward = kernels.pack_linear(torch.cat([reader("kv_a_proj_with_mqa.weight"), reader(first)]))
+        self._latent_norm = LatentNorm(
+            weight=reader("kv_a_layernorm.weight", torch.float32), epsilon=LATENT_NORM_EPSILON
+        )
         if config.query_rank:
             self._query_norm = reader("q_a_layernorm.weight", torch.float32)
             self._query_up = kernels.pack_linear(reader("q_b_proj.weight"))
@@ -62,16 +63,11 @@ class LatentAttention:
     def __call__(self, x: Tensor, cache: Tensor, context: StepContext) -> Tensor:
         kernels, config = self._kernels, self._config
         latent, query = kernels.linear(x, self._inward).tensor_split([config.kv_width], dim=1)
-        latent, key_turned = latent.split([config.latent_width, config.rotary_width], dim=1)
-        plain, query_turned = self._heads(query).split([config.plain_width, config.rotary_width], dim=2)
-        # The one key is turned as if it were another head of the query.
-        turned = kernels.rotate(torch.cat([query_turned, key_turned[:, None]], dim=1), context.angles)
-        latent = kernels.rms_norm(latent, self._latent_norm, LATENT_NORM_EPSILON)
-        write_tokens(cache, context.slots, torch.cat([latent, turned[:, -1]], dim=1))
-
+        plain, turned = self._heads(query).split([config.plain_width, config.rotary_width], dim=2)
+        place = Place(cache=cache, slots=context.slots, angles=context.angles)
+        turned = kernels.write_latent(latent, turned, self._latent_norm, place)
         absorbed = kernels.head_linear(plain, self._key_up)
-        query = torch.cat([absorbed, turned[:, :-1]], dim=2)  # [T, H, C + P]
-        mixed = kernels.latent_attention(query, cache, context.plan, self._scale)
+        mixed = kernels.latent_attention(absorbed, turned, cache, context.plan, self._scale)
         return kernels.linear(kernels.head_linear(mixed, self._value_up).flatten(1), self._outward)
 
     def _heads(self, query: Tensor) -> Tensor:

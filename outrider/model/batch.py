@@ -46,5 +46,5 @@ class ForwardResult:
     """Logits of the wanted rows, how many experts each MoE layer woke, and what was tapped."""
 
     logits: Tensor  # [R, V] fp32
-    num_distinct_experts: list[int]  # one per MoE layer
+    num_distinct_experts: Tensor | None  # [MoE layers] int64, None without such layers
     tapped: Tensor | None = None  # [Q, layers of the tap x D]

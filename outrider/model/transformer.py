@@ -99,24 +99,27 @@ class Transformer:
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> ForwardResult:
         """Compute the batch's tokens, write them into the cache, and return what is wanted of their rows."""
         context = self._step_context(batch, kv_cache.block_size)
+        epsilon, tap = self.config.norm_epsilon, batch.tap
         x = self._embedding[batch.token_ids]
-        num_distinct_experts: list[int] = []
+        normed = self._kernels.rms_norm(x, self._layers[0].attention_norm, epsilon)
+        norms_after = [*(layer.attention_norm for layer in self._layers[1:]), self._norm]
+        num_distinct_experts: list[Tensor] = []
         tapped: list[Tensor] = []
-        tap = batch.tap
-        for number, (layer, cache) in enumerate(zip(self._layers, kv_cache.layers, strict=True)):
+        for number, layer in enumerate(self._layers):
             if tap and number in tap.layers:
                 tapped.append(x[tap.rows])
-            x = x + layer.attention(self._normalize(x, layer.attention_norm), cache, context)
-            result = layer.feed_forward(self._normalize(x, layer.feed_forward_norm))
-            x = x + result.output
+            attended = layer.attention(normed, kv_cache.layers[number], context)
+            x, normed = self._kernels.add_rms_norm(x, attended, layer.feed_forward_norm, epsilon)
+            result = layer.feed_forward(normed)
+            x, normed = self._kernels.add_rms_norm(x, result.output, norms_after[number], epsilon)
             if result.num_distinct_experts is not None:
                 num_distinct_experts.append(result.num_distinct_experts)
         if tap and len(self._layers) in tap.layers:
             tapped.append(x[tap.rows])
-        logits = self._kernels.linear(self._normalize(x[batch.logit_rows], self._norm), self._head)
+        logits = self._kernels.linear(normed[batch.logit_rows], self._head)
         return ForwardResult(
             logits=logits.float(),
-            num_distinct_experts=num_distinct_experts,
+            num_distinct_experts=torch.stack(num_distinct_experts) if num_distinct_experts else None,
             tapped=torch.cat(tapped, dim=1) if tapped else None,
         )
 
@@ -124,9 +127,6 @@ class Transformer:
         shape = self.config.attention.shape
         plan = self._kernels.plan_attention(batch.spans, batch.positions, block_size, shape)
         return StepContext(slots=batch.slots, angles=self._rotary.angles(batch.positions), plan=plan)
-
-    def _normalize(self, x: Tensor, weight: Tensor) -> Tensor:
-        return self._kernels.rms_norm(x, weight, self.config.norm_epsilon)
 
 
 def load_layer(config: ModelConfig, layer: int, reader: Reader, kernels: Kernels) -> Layer:

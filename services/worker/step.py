@@ -132,11 +132,13 @@ class Stepper:
             tap = self._tap.open((part.step, part.state.num_tokens) for part in parts) if self._tap else None
             rows = forward_batch(parts, self.facts.block_size, tap)
             result = self._model.forward(rows, self._kv_cache)
-            computed, experts, tapped = perf_counter(), result.num_distinct_experts, result.tapped
+            computed, tapped = perf_counter(), result.tapped
             if choosing:
                 chains = [Chain(part.state, part.step.draft_token_ids) for part in choosing]
                 for part, outcome in zip(choosing, verify(result.logits, chains), strict=True):
                     outcomes[part.step.sequence_id] = _settle(part.sequence, outcome)
+            if result.num_distinct_experts is not None:
+                experts = result.num_distinct_experts.tolist()
         chosen = perf_counter()
         return BatchOutput(
             step_id=step_id,

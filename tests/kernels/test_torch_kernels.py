@@ -127,7 +127,7 @@ def test_latent_attention(draw):
     query, cache = draw(len(positions), H, C + P), draw(200 * BLOCK_SIZE, C + P)
     shape = AttentionShape(num_queries_per_key=H, num_key_heads=1, key_width=C + P, value_width=C)
     plan = kernels.plan_attention(spans, positions, BLOCK_SIZE, shape)
-    result = kernels.latent_attention(query, cache, plan, 0.2)
+    result = kernels.latent_attention(query[..., :C], query[..., C:], cache, plan, 0.2)
     keys = [cache[s][:, None].expand(-1, H, -1) for s in slots]
     assert_attention(result, query, spans, positions, [(k, k[..., :C]) for k in keys], 0.2)
 

@@ -5,8 +5,8 @@ A row's bits may depend on its neighbours here, so no group may serve with them;
 
 from outrider.kernels.drafting.attention import grouped_attention, latent_attention, plan_attention
 from outrider.kernels.drafting.linear import head_linear, linear, pack_head_linear, pack_linear
-from outrider.kernels.drafting.rows import rms_norm, silu_product
-from outrider.kernels.torch import combine, experts, gate, pack_experts, rotate
+from outrider.kernels.drafting.rows import add_rms_norm, rms_norm, silu_product
+from outrider.kernels.torch import combine, experts, gate, pack_experts, rotate, write_latent
 
 NAME = "drafting"
 VERSION = 1
@@ -14,6 +14,7 @@ VERSION = 1
 __all__ = [
     "NAME",
     "VERSION",
+    "add_rms_norm",
     "combine",
     "experts",
     "gate",
@@ -28,4 +29,5 @@ __all__ = [
     "rms_norm",
     "rotate",
     "silu_product",
+    "write_latent",
 ]

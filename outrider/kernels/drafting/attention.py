@@ -65,8 +65,11 @@ def make_group(spans: list[Span], positions: Tensor, block_size: int, shape: Att
     )
 
 
-def latent_attention(query: Tensor, cache: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
-    """Absorbed MLA: queries [T, H, C + P] over cache rows [slots, C + P] -> mixed latents [T, H, C]."""
+def latent_attention(
+    latent: Tensor, turned: Tensor, cache: Tensor, plan: AttentionPlan, scale: float
+) -> Tensor:
+    """Absorbed MLA: queries [T, H, C] and [T, H, P] over cache rows [slots, C + P] -> [T, H, C]."""
+    query = torch.cat([latent, turned], dim=2)
     mixed = query.new_empty(*query.shape[:2], plan.shape.value_width)
     for group in plan.groups:
         keys = gather(cache, group, plan.block_size)[:, None]  # [B, 1, L, C + P]

@@ -5,9 +5,10 @@ from outrider.kernels.torch.attention_plan import plan_attention
 from outrider.kernels.torch.experts import combine, experts, pack_experts
 from outrider.kernels.torch.gate import gate
 from outrider.kernels.torch.linear import head_linear, linear, pack_head_linear, pack_linear
-from outrider.kernels.torch.rms_norm import rms_norm
+from outrider.kernels.torch.rms_norm import add_rms_norm, rms_norm
 from outrider.kernels.torch.rotate import rotate
 from outrider.kernels.torch.silu_product import silu_product
+from outrider.kernels.torch.write_latent import write_latent
 
 NAME = "torch"
 VERSION = 1  # raise it whenever the bits of any kernel change
@@ -15,6 +16,7 @@ VERSION = 1  # raise it whenever the bits of any kernel change
 __all__ = [
     "NAME",
     "VERSION",
+    "add_rms_norm",
     "combine",
     "experts",
     "gate",
@@ -29,4 +31,5 @@ __all__ = [
     "rms_norm",
     "rotate",
     "silu_product",
+    "write_latent",
 ]

@@ -11,11 +11,14 @@ from torch import Tensor
 from outrider.kernels.torch.attention_plan import SPLIT_TOKENS, AttentionPlan, TileGroup
 
 
-def latent_attention(query: Tensor, cache: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
-    """Absorbed MLA: queries [T, H, C + P] over cache rows [slots, C + P] -> mixed latents [T, H, C].
+def latent_attention(
+    latent: Tensor, turned: Tensor, cache: Tensor, plan: AttentionPlan, scale: float
+) -> Tensor:
+    """Absorbed MLA: queries [T, H, C] and [T, H, P] over cache rows [slots, C + P] -> [T, H, C].
 
     All heads share one key, the cached row; its first C elements are also the value.
     """
+    query = torch.cat([latent, turned], dim=2)
     T, H, _ = query.shape
     rows = query.flatten(0, 1)[:, None].float() * scale
     mixed = query.new_empty(T * H, 1, plan.shape.value_width)

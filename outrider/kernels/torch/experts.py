@@ -10,6 +10,7 @@ from outrider.kernels.interface import Choice
 from outrider.kernels.torch.linear import Weight, pack_linear
 from outrider.kernels.torch.silu_product import silu_product
 from outrider.kernels.torch.tiles import TILE_ROWS, cut_rows
+from outrider.kernels.weights import StoredWeight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class ExpertTiles:
     rows: Tensor  # [T * A] the row of each of those pairs
 
 
-def pack_experts(gate_up: Sequence[Tensor], down: Sequence[Tensor]) -> ExpertWeights:
+def pack_experts(gate_up: Sequence[StoredWeight], down: Sequence[StoredWeight]) -> ExpertWeights:
     """Each expert's [2 F, D] and [D, F]."""
     return ExpertWeights(gate_up=[pack_linear(w) for w in gate_up], down=[pack_linear(w) for w in down])
 

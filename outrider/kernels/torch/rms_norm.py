@@ -12,3 +12,9 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
     return (wide * scale * weight).to(x.dtype)
+
+
+def add_rms_norm(x: Tensor, addend: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """The sum x + addend, rounded to their type, and the sum normalised."""
+    total = x + addend
+    return total, rms_norm(total, weight, epsilon)

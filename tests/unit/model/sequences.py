@@ -58,7 +58,8 @@ class Driver:
             logit_rows=torch.arange(len(token_ids)),
         )
         result = self.model.forward(batch, self.cache)
-        self.num_distinct_experts = result.num_distinct_experts
+        counts = result.num_distinct_experts
+        self.num_distinct_experts = counts.tolist() if counts is not None else []
         return list(result.logits.split([num_rows for _, num_rows in work]))
 
     def logits(self, token_ids: list[int], chunks: list[int] | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""One launch of a kernel as a value: what runs on a device is what is compiled ahead of time for the report."""
+"""A launch of a kernel as a value: what runs on a device is what the report compiles ahead of time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

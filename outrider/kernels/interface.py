@@ -79,6 +79,14 @@ class Kernels(Protocol):
 
     NAME: str
     VERSION: int
+    LIBRARIES: str
+    """The libraries that compute, with their versions: part of the numerics id."""
+    CAPTURABLE: bool
+    """Whether shapes alone decide what a step launches, so that a CUDA graph of it serves other steps.
+
+    Nothing then reads back from the device, and the shapes of a plan's tensors depend only on the number of
+    spans, on the number of rows and on the longest block_ids.
+    """
 
     def pack_linear(self, weight: StoredWeight) -> Packed:
         """Take a weight [N, K]."""
@@ -117,7 +125,12 @@ class Kernels(Protocol):
     def plan_attention(
         self, spans: Sequence[Span], positions: Tensor, block_size: int, shape: AttentionShape
     ) -> Packed:
-        """Lay out the attention of a step once for all layers."""
+        """Lay out the attention of a step once for all layers.
+
+        This is done on the host: positions and the tensors of the plan, a dataclass, lie there, and the caller
+        copies them all to the device at once. A span may have no rows, and more block_ids than its context
+        fills.
+        """
         ...
 
     def write_latent(self, row: Tensor, query: Tensor, norm: LatentNorm, place: Place) -> Tensor:

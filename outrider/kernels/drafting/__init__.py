@@ -3,6 +3,8 @@
 A row's bits may depend on its neighbours here, so no group may serve with them; a draft may be computed so.
 """
 
+import torch
+
 from outrider.kernels.drafting.attention import grouped_attention, latent_attention, plan_attention
 from outrider.kernels.drafting.linear import head_linear, linear, pack_head_linear, pack_linear
 from outrider.kernels.drafting.rows import add_rms_norm, rms_norm, silu_product
@@ -10,8 +12,12 @@ from outrider.kernels.torch import combine, experts, gate, pack_experts, rotate,
 
 NAME = "drafting"
 VERSION = 1
+LIBRARIES = torch.__version__
+CAPTURABLE = False
 
 __all__ = [
+    "CAPTURABLE",
+    "LIBRARIES",
     "NAME",
     "VERSION",
     "add_rms_norm",

@@ -1,5 +1,7 @@
 """The reference backend: plain torch, on any processor; the other backends are compared with it."""
 
+import torch
+
 from outrider.kernels.torch.attention import grouped_attention, latent_attention
 from outrider.kernels.torch.attention_plan import plan_attention
 from outrider.kernels.torch.experts import combine, experts, pack_experts
@@ -12,8 +14,12 @@ from outrider.kernels.torch.write_latent import write_latent
 
 NAME = "torch"
 VERSION = 1  # raise it whenever the bits of any kernel change
+LIBRARIES = torch.__version__
+CAPTURABLE = False
 
 __all__ = [
+    "CAPTURABLE",
+    "LIBRARIES",
     "NAME",
     "VERSION",
     "add_rms_norm",

@@ -1,6 +1,7 @@
 """What one forward pass computes and what it gives back."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -30,7 +31,7 @@ class Tap:
 class ForwardBatch:
     """New tokens of any mix of sequences: prompts, decoding, drafts and recomputation alike.
 
-    The rows of a span are the last num_rows of its num_context tokens, in order.
+    The rows of a span are the last num_rows of its num_context tokens, in order. All tensors lie on the host.
     """
 
     token_ids: Tensor  # [T] int64, rows of all sequences one after another
@@ -39,6 +40,19 @@ class ForwardBatch:
     spans: tuple[Span, ...]
     logit_rows: Tensor  # [R] int64
     tap: Tap | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepInputs:
+    """A batch as the network takes it: first on the host, where it is laid out, then on the device."""
+
+    token_ids: Tensor  # [T] int64
+    positions: Tensor  # [T] int64
+    slots: Tensor  # [T] int64
+    plan: Any  # of the kernels' plan_attention
+    logit_rows: Tensor  # [R] int64
+    tap: Tap | None
+    padding: Tensor | None = None  # [T] bool: rows of no sequence, whose experts are not counted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,10 @@ from outrider.model.reader import Reader
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardResult:
-    """A layer's output, and the number of experts it woke (None: it has none)."""
+    """A layer's output, and the experts that it woke (None: it has none)."""
 
     output: Tensor  # [T, D]
-    num_distinct_experts: Tensor | None  # [] int64: to read it here would be to wait for the device
+    experts: Tensor | None  # [T, A]
 
 
 class FeedForward(Protocol):
@@ -38,7 +38,7 @@ class DenseFeedForward:
         return self._kernels.linear(hidden, self._down)
 
     def __call__(self, x: Tensor) -> FeedForwardResult:
-        return FeedForwardResult(output=self.apply(x), num_distinct_experts=None)
+        return FeedForwardResult(output=self.apply(x), experts=None)
 
 
 class MoeFeedForward:
@@ -53,7 +53,6 @@ class MoeFeedForward:
             normalize_weights=config.normalize_weights,
             scaling=config.scaling,
         )
-        self._num_experts = config.num_experts
         # The gate is fp32 in every type: a near tie decided by rounding would wake another expert.
         self._gate = kernels.pack_linear(reader("gate.weight", torch.float32))
         self._bias = reader("gate.e_score_correction_bias", torch.float32)
@@ -69,15 +68,8 @@ class MoeFeedForward:
         outputs = self._kernels.experts(x, choice, self._experts)
         shared = self._shared.apply(x) if self._shared else None
         return FeedForwardResult(
-            output=self._kernels.combine(outputs, choice, shared),
-            num_distinct_experts=count_distinct(choice.experts, self._num_experts),
+            output=self._kernels.combine(outputs, choice, shared), experts=choice.experts
         )
-
-
-def count_distinct(experts: Tensor, num_experts: int) -> Tensor:
-    """How many of the experts are among [T, A] choices, on their device."""
-    chosen = torch.zeros(num_experts, dtype=torch.int64, device=experts.device)
-    return chosen.index_fill_(0, experts.flatten(), 1).sum()
 
 
 def read_gate_up(reader: Reader) -> Tensor:

@@ -23,7 +23,7 @@ class Numerics:
     dtype: str
     instruction_set: str
     library: str
-    num_threads: int  # fp32 products of many inputs are split by it
+    num_threads: int  # fp32 products of many inputs are split by it; zero where other devices compute
     num_ranks: int
 
     @property
@@ -49,8 +49,14 @@ def checkpoint_digest(config_file: Path, weight_files: list[Path]) -> str:
     return digest.hexdigest()
 
 
-def instruction_set() -> str:
-    """The processor's vector features and cache sizes: libraries choose kernels and block sizes by both."""
+def instruction_set(device: torch.device) -> str:
+    """What libraries choose kernels and block sizes by.
+
+    Of a processor its vector features and cache sizes, of a GPU its name and compute capability.
+    """
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        return f"{torch.cuda.get_device_name(device)} {major}.{minor}"
     features = torch.cpu.get_capabilities()
     chosen = [
         f"{k}={int(v)}"

@@ -10,7 +10,7 @@ from torch import Tensor
 from outrider.kernels import load_kernels
 from outrider.kernels.interface import Kernels
 from outrider.model.attention import Attention, StepContext, load_attention
-from outrider.model.batch import ForwardBatch, ForwardResult
+from outrider.model.batch import ForwardBatch, ForwardResult, StepInputs
 from outrider.model.checkpoint import Checkpoint
 from outrider.model.config import ModelConfig
 from outrider.model.feed_forward import FeedForward, load_feed_forward
@@ -19,6 +19,7 @@ from outrider.model.numerics import Numerics, checkpoint_digest, instruction_set
 from outrider.model.precision import default_dtype
 from outrider.model.reader import Meter, Progress, Reader
 from outrider.model.rotary import Rotary
+from outrider.model.transfer import to_device
 
 logger = logging.getLogger(__name__)
 
@@ -80,9 +81,9 @@ class Transformer:
             backend=kernels.NAME,
             kernel_version=kernels.VERSION,
             dtype=str(dtype),
-            instruction_set=instruction_set(),
-            library=torch.__version__,
-            num_threads=torch.get_num_threads(),
+            instruction_set=instruction_set(device),
+            library=kernels.LIBRARIES,
+            num_threads=torch.get_num_threads() if device.type == "cpu" else 0,
             num_ranks=1,
         )
         meter = Meter(total=checkpoint.num_expected_bytes(config), report=progress)
@@ -95,15 +96,32 @@ class Transformer:
     def kv_bytes_per_block(self, block_size: int) -> int:
         return self.config.num_layers * block_size * self.config.attention.kv_width * self.dtype.itemsize
 
-    @torch.inference_mode()
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> ForwardResult:
         """Compute the batch's tokens, write them into the cache, and return what is wanted of their rows."""
-        context = self._step_context(batch, kv_cache.block_size)
-        epsilon, tap = self.config.norm_epsilon, batch.tap
-        x = self._embedding[batch.token_ids]
+        return self.compute(to_device(self.lay_out(batch, kv_cache.block_size), self.device), kv_cache)
+
+    def lay_out(self, batch: ForwardBatch, block_size: int) -> StepInputs:
+        """Make of a batch what `compute` takes, on the host."""
+        shape = self.config.attention.shape
+        return StepInputs(
+            token_ids=batch.token_ids,
+            positions=batch.positions,
+            slots=batch.slots,
+            plan=self._kernels.plan_attention(batch.spans, batch.positions, block_size, shape),
+            logit_rows=batch.logit_rows,
+            tap=batch.tap,
+        )
+
+    @torch.inference_mode()
+    def compute(self, inputs: StepInputs, kv_cache: KVCache) -> ForwardResult:
+        """Compute inputs that lie on the device; with kernels that are CAPTURABLE it never waits for it."""
+        angles = self._rotary.angles(inputs.positions)
+        context = StepContext(slots=inputs.slots, angles=angles, plan=inputs.plan)
+        epsilon, tap = self.config.norm_epsilon, inputs.tap
+        x = self._embedding[inputs.token_ids]
         normed = self._kernels.rms_norm(x, self._layers[0].attention_norm, epsilon)
         norms_after = [*(layer.attention_norm for layer in self._layers[1:]), self._norm]
-        num_distinct_experts: list[Tensor] = []
+        experts: list[Tensor] = []
         tapped: list[Tensor] = []
         for number, layer in enumerate(self._layers):
             if tap and number in tap.layers:
@@ -112,21 +130,25 @@ class Transformer:
             x, normed = self._kernels.add_rms_norm(x, attended, layer.feed_forward_norm, epsilon)
             result = layer.feed_forward(normed)
             x, normed = self._kernels.add_rms_norm(x, result.output, norms_after[number], epsilon)
-            if result.num_distinct_experts is not None:
-                num_distinct_experts.append(result.num_distinct_experts)
+            if result.experts is not None:
+                experts.append(result.experts)
         if tap and len(self._layers) in tap.layers:
             tapped.append(x[tap.rows])
-        logits = self._kernels.linear(normed[batch.logit_rows], self._head)
         return ForwardResult(
-            logits=logits.float(),
-            num_distinct_experts=torch.stack(num_distinct_experts) if num_distinct_experts else None,
+            logits=self._kernels.linear(normed[inputs.logit_rows], self._head).float(),
+            num_distinct_experts=self._count_distinct(experts, inputs.padding),
             tapped=torch.cat(tapped, dim=1) if tapped else None,
         )
 
-    def _step_context(self, batch: ForwardBatch, block_size: int) -> StepContext:
-        shape = self.config.attention.shape
-        plan = self._kernels.plan_attention(batch.spans, batch.positions, block_size, shape)
-        return StepContext(slots=batch.slots, angles=self._rotary.angles(batch.positions), plan=plan)
+    def _count_distinct(self, experts: list[Tensor], padding: Tensor | None) -> Tensor | None:
+        """How many experts are among the choices [T, A] of each layer, on their device: -> [MoE layers]."""
+        if self.config.moe is None or not experts:
+            return None
+        chosen, E = torch.stack(experts), self.config.moe.num_experts
+        if padding is not None:
+            chosen = chosen.masked_fill(padding[:, None], E)
+        woken = torch.zeros(len(experts), E + 1, dtype=torch.int64, device=chosen.device)
+        return woken.scatter_(1, chosen.flatten(1), 1)[:, :E].sum(1)
 
 
 def load_layer(config: ModelConfig, layer: int, reader: Reader, kernels: Kernels) -> Layer:

@@ -7,8 +7,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-INT4_GROUP = 32
-FP8_BLOCK = 128
+from outrider.model.quantization import FP8_BLOCK, INT4_GROUP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,21 +65,18 @@ def to_plain(weight: StoredWeight) -> Tensor:
 
 
 def stack_outputs(weights: Sequence[StoredWeight]) -> StoredWeight:
-    """One weight [sum of N, K] of several with the same inputs; raises ValueError where blocks would be cut.
+    """One weight [sum of N, K] of several with the same inputs.
 
-    All are stored alike. Of FP8 weights each but the last must end with a whole block.
+    It is stored as they are if they are alike and, in FP8, each but the last ends with a whole block; else
+    it is plain.
     """
     first = weights[0]
-    if any(type(weight) is not type(first) for weight in weights):
-        raise ValueError("weights that are stored differently cannot be stacked")
-    if isinstance(first, Int4Weight):
+    if isinstance(first, Int4Weight) and all(isinstance(weight, Int4Weight) for weight in weights):
         return replace(first, packed=_stack(weights, "packed"), scales=_stack(weights, "scales"))
-    if isinstance(first, Fp8Weight):
-        if any(weight.shape[0] % FP8_BLOCK for weight in weights[:-1]):
-            sizes = [weight.shape[0] for weight in weights]
-            raise ValueError(f"one of {sizes} outputs ends inside a block of {FP8_BLOCK}")
+    whole = all(weight.shape[0] % FP8_BLOCK == 0 for weight in weights[:-1])
+    if isinstance(first, Fp8Weight) and all(isinstance(weight, Fp8Weight) for weight in weights) and whole:
         return replace(first, values=_stack(weights, "values"), scales=_stack(weights, "scales"))
-    return torch.cat([weight for weight in weights if isinstance(weight, Tensor)])
+    return torch.cat([to_plain(weight) for weight in weights])
 
 
 def _stack(weights: Sequence[StoredWeight], part: str) -> Tensor:

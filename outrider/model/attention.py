@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from outrider.kernels.interface import Angles, Kernels, LatentNorm, Packed, Place
+from outrider.kernels.weights import stack_outputs, to_plain
 from outrider.model.config import (
     LATENT_NORM_EPSILON,
     GroupedAttentionConfig,
@@ -46,23 +47,24 @@ class LatentAttention:
         self._kernels = kernels
         self._scale = model.softmax_scale
         # The query's first product has the same input as the latent's: one product computes both.
-        first = "q_a_proj.weight" if config.query_rank else "q_proj.weight"
-        self._inward = kernels.pack_linear(torch.cat([reader("kv_a_proj_with_mqa.weight"), reader(first)]))
+        # The query's comes first: it is whole FP8 blocks, of which the latent's width would cut one.
+        inward = ["q_a_proj" if config.query_rank else "q_proj", "kv_a_proj_with_mqa"]
+        self._inward = kernels.pack_linear(stack_outputs([reader.weight(name) for name in inward]))
         self._latent_norm = LatentNorm(
             weight=reader("kv_a_layernorm.weight", torch.float32), epsilon=LATENT_NORM_EPSILON
         )
         if config.query_rank:
             self._query_norm = reader("q_a_layernorm.weight", torch.float32)
-            self._query_up = kernels.pack_linear(reader("q_b_proj.weight"))
-        both = reader("kv_b_proj.weight").unflatten(0, (config.num_heads, -1))
+            self._query_up = kernels.pack_linear(reader.weight("q_b_proj"))
+        both = to_plain(reader.weight("kv_b_proj")).unflatten(0, (config.num_heads, -1))
         key_up, value_up = both.split([config.plain_width, config.value_width], dim=1)  # [H, width, C]
         self._key_up = kernels.pack_head_linear(key_up)
         self._value_up = kernels.pack_head_linear(value_up.transpose(1, 2))
-        self._outward = kernels.pack_linear(reader("o_proj.weight"))
+        self._outward = kernels.pack_linear(reader.weight("o_proj"))
 
     def __call__(self, x: Tensor, cache: Tensor, context: StepContext) -> Tensor:
         kernels, config = self._kernels, self._config
-        latent, query = kernels.linear(x, self._inward).tensor_split([config.kv_width], dim=1)
+        query, latent = kernels.linear(x, self._inward).tensor_split([-config.kv_width], dim=1)
         plain, turned = self._heads(query).split([config.plain_width, config.rotary_width], dim=2)
         place = Place(cache=cache, slots=context.slots, angles=context.angles)
         turned = kernels.write_latent(latent, turned, self._latent_norm, place)
@@ -86,9 +88,9 @@ class GroupedAttention:
         self._config = config
         self._kernels = kernels
         self._scale = model.softmax_scale
-        names = ("q_proj.weight", "k_proj.weight", "v_proj.weight")
-        self._inward = kernels.pack_linear(torch.cat([reader(name) for name in names]))
-        self._outward = kernels.pack_linear(reader("o_proj.weight"))
+        inward = [reader.weight(name) for name in ("q_proj", "k_proj", "v_proj")]
+        self._inward = kernels.pack_linear(stack_outputs(inward))
+        self._outward = kernels.pack_linear(reader.weight("o_proj"))
 
     def __call__(self, x: Tensor, cache: Tensor, context: StepContext) -> Tensor:
         heads = self._kernels.linear(x, self._inward).unflatten(1, (-1, self._config.head_width))

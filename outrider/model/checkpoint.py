@@ -12,18 +12,18 @@ from torch import Tensor
 
 from outrider.model.config import ModelConfig, read_json
 from outrider.model.errors import CheckpointError
-from outrider.model.weights import Shape, expected_tensors
+from outrider.model.quantization import LANGUAGE_PREFIX, Storage
+from outrider.model.weights import Expected, Shape, expected_tensors, linear_storages
 
 logger = logging.getLogger(__name__)
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-LANGUAGE_PREFIX = "language_model."
 # Vision parts of multimodal checkpoints, and buffers that old exporters wrote out.
 SKIPPED = re.compile(r"vision_tower\.|mm_projector\.|.*\.rotary_emb\.inv_freq$")
 LAYER = re.compile(r"model\.layers\.(\d+)\.")
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
-BYTES_PER_ELEMENT = {"F32": 4, "I64": 8, "BOOL": 1}  # of others two
+BYTES_PER_ELEMENT = {"F32": 4, "I32": 4, "I64": 8, "BOOL": 1, "F8_E4M3": 1}  # of others two
 MAX_NUM_NAMED = 5  # tensors that one message lists; the rest are counted
 
 
@@ -71,41 +71,48 @@ class Checkpoint:
         """What the weights are stored as, judged by the embedding."""
         return DTYPES[self.tensors["model.embed_tokens.weight"].dtype]
 
+    def storage(self, linear: str) -> Storage | None:
+        """How a linear's weight is stored; None if it is not there."""
+        if f"{linear}.weight_packed" in self.tensors:
+            return Storage.INT4
+        weight = self.tensors.get(f"{linear}.weight")
+        if weight is None:
+            return None
+        return Storage.FP8 if weight.dtype == "F8_E4M3" else Storage.PLAIN
+
     def check(self, config: ModelConfig) -> None:
         """Raise CheckpointError unless the tensors are exactly those that the config demands."""
+        others = [
+            f"{linear} is {stored}, not {said}"
+            for linear, said in linear_storages(config).items()
+            if (stored := self.storage(linear)) not in (said, None)
+        ]
+        self._refuse("weights stored otherwise than quantization_config says", others)
         expected = expected_tensors(config)
         self.require(expected)
         self.refuse_others(expected, lambda name: may_skip(name, config))
 
-    def require(self, expected: Mapping[str, Shape], dtypes: Mapping[str, str] | None = None) -> None:
-        """Raise CheckpointError unless these tensors are there, of these shapes and of a type that is read.
-
-        `dtypes` names the type of those that are no weights, as safetensors spells it.
-        """
-        missing = [f"{name} {list(shape)}" for name, shape in expected.items() if name not in self.tensors]
-        stored = {name: self.tensors[name] for name in expected if name in self.tensors}
-        wrong = [
-            f"{name} is {list(tensor.shape)}, not {list(expected[name])}"
-            for name, tensor in stored.items()
-            if tensor.shape != expected[name]
-        ]
-        other = dtypes or {}
-        unreadable = [
-            f"{name} is {tensor.dtype}"
-            for name, tensor in stored.items()
-            if name not in other and tensor.dtype not in DTYPES
-        ]
-        unlike = [
-            f"{name} is {stored[name].dtype}, not {dtype}"
-            for name, dtype in other.items()
-            if name in stored and stored[name].dtype != dtype
+    def require(self, expected: Mapping[str, Expected]) -> None:
+        """Raise CheckpointError unless these tensors are there, of these shapes and types."""
+        missing = [
+            f"{name} {list(what.shape)}" for name, what in expected.items() if name not in self.tensors
         ]
         self._refuse("missing tensors", missing)
-        self._refuse("tensors of wrong shape", wrong)
-        self._refuse("tensors that are not bf16, fp16 or fp32", unreadable)
-        self._refuse("tensors of wrong type", unlike)
+        pairs = [(name, self.tensors[name], what) for name, what in expected.items()]
+        misshapen = [
+            f"{name} is {list(stored.shape)}, not {list(what.shape)}"
+            for name, stored, what in pairs
+            if stored.shape != what.shape
+        ]
+        self._refuse("tensors of wrong shape", misshapen)
+        mistyped = [
+            f"{name} is {stored.dtype}, not {' or '.join(what.dtypes)}"
+            for name, stored, what in pairs
+            if stored.dtype not in what.dtypes
+        ]
+        self._refuse("tensors of wrong type", mistyped)
 
-    def refuse_others(self, expected: Mapping[str, Shape], may_skip: Callable[[str], bool]) -> None:
+    def refuse_others(self, expected: Mapping[str, Expected], may_skip: Callable[[str], bool]) -> None:
         """Raise CheckpointError for a tensor that is not expected; one that may be skipped is logged."""
         others = [name for name in self.tensors if name not in expected]
         self._refuse("unexpected tensors", [name for name in others if not may_skip(name)])

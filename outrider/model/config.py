@@ -7,6 +7,7 @@ from pathlib import Path
 from outrider.kernels.interface import AttentionShape
 from outrider.model.errors import ConfigError
 from outrider.model.fields import Fields
+from outrider.model.quantization import Quantization, parse_quantization
 from outrider.model.rotary import Llama3Stretch, RotaryConfig, Yarn
 
 DEEPSEEK_TYPES = ("deepseek_v3", "kimi_k2")
@@ -100,6 +101,7 @@ class ModelConfig:
     attention: LatentAttentionConfig | GroupedAttentionConfig
     rotary: RotaryConfig
     moe: MoeConfig | None
+    quantization: Quantization | None  # None: all weights are stored plain
     bos_token_ids: tuple[int, ...]
     eos_token_ids: tuple[int, ...]
 
@@ -130,11 +132,12 @@ def read_json(path: Path) -> Fields:
 
 def parse_config(fields: Fields) -> ModelConfig:
     """The network that a config.json describes; raises ConfigError for one that this code cannot run."""
-    refuse_quantized(fields)
     model_type = fields.text("model_type")
+    quantized = fields
     if model_type == "kimi_k25":
         fields = fields.section("text_config")
-        refuse_quantized(fields)
+        # The section stands at the top, in text_config, or in both.
+        quantized = fields if fields.has("quantization_config") else quantized
         model_type = fields.text("model_type", default="kimi_k2")
     if model_type not in SUPPORTED_TYPES:
         raise fields.error(
@@ -160,16 +163,15 @@ def parse_config(fields: Fields) -> ModelConfig:
         attention=attention,
         rotary=rotary(fields, attention),
         moe=moe,
+        quantization=quantization(quantized),
         bos_token_ids=fields.token_ids("bos_token_id"),
         eos_token_ids=fields.token_ids("eos_token_id"),
     )
 
 
-def refuse_quantized(fields: Fields) -> None:
-    if fields.has("quantization_config"):
-        method = fields.section("quantization_config").values.get("quant_method", "of unknown method")
-        problem = f"quantized weights ({method}) are not supported yet, only bf16, fp16 and fp32"
-        raise fields.error("quantization_config", problem)
+def quantization(fields: Fields) -> Quantization | None:
+    name = "quantization_config"
+    return parse_quantization(fields.section(name)) if fields.has(name) else None
 
 
 def latent_attention(fields: Fields) -> LatentAttentionConfig:

@@ -24,10 +24,10 @@ from outrider.model.precision import default_dtype
 from outrider.model.reader import Meter, Reader
 from outrider.model.rotary import Rotary
 from outrider.model.transformer import Transformer
-from outrider.model.weights import Shape
+from outrider.model.weights import PLAIN_DTYPES, Expected
 
 FEATURE_DTYPE = torch.bfloat16
-INTEGER_DTYPES = {"d2t": "I64", "t2d": "BOOL"}
+ID_DTYPES = {"d2t": ("I64",), "t2d": ("BOOL",)}
 
 
 class FeatureProjection:
@@ -148,12 +148,14 @@ def open_head(directory: Path) -> tuple[DraftHeadConfig, Checkpoint]:
     """Read config and headers of a head, checked: its tensors are exactly those that the config demands."""
     config, checkpoint = DraftHeadConfig.from_directory(directory), Checkpoint.open(directory)
     optional = optional_tensors(config)
-    expected = head_tensors(config) | {
-        name: optional[name] for name in optional if name in checkpoint.tensors
-    }
+    shapes = head_tensors(config) | {name: optional[name] for name in optional if name in checkpoint.tensors}
     if config.draft_vocab_size < config.network.vocab_size:
-        expected["d2t"] = optional["d2t"]
-    checkpoint.require(expected, INTEGER_DTYPES)
+        shapes["d2t"] = optional["d2t"]
+    expected = {
+        name: Expected(shape=shape, dtypes=ID_DTYPES.get(name, PLAIN_DTYPES))
+        for name, shape in shapes.items()
+    }
+    checkpoint.require(expected)
     checkpoint.refuse_others(expected, lambda name: re.match(SKIPPED, name) is not None)
     return config, checkpoint
 
@@ -165,9 +167,9 @@ def reader_of(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) 
 def read_of_target(target: Reader, name: str, config: DraftHeadConfig) -> Tensor:
     """The target's embedding or output head; a target that ties them has but the one."""
     tied = name not in target.checkpoint.tensors
-    shape: Shape = (config.network.vocab_size, config.network.hidden_size)
+    expected = Expected(shape=(config.network.vocab_size, config.network.hidden_size))
     name = "model.embed_tokens.weight" if tied else name
-    target.checkpoint.require({name: shape})
+    target.checkpoint.require({name: expected})
     return target(name)
 
 

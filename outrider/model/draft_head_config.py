@@ -49,6 +49,7 @@ class DraftHeadConfig:
         network = parse_config(fields)
         fields.must_be("num_hidden_layers", 1)
         fields.must_be("fc_norm", False)
+        fields.must_be("quantization_config", None)
         for name, value in SUPPORTED.items():
             eagle_config(fields).must_be(name, value)
         return cls(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from outrider.kernels.interface import GateRule, Kernels
+from outrider.kernels.weights import StoredWeight, stack_outputs
 from outrider.model.config import ModelConfig, MoeConfig
 from outrider.model.reader import Reader
 
@@ -31,7 +32,7 @@ class DenseFeedForward:
     def __init__(self, reader: Reader, kernels: Kernels) -> None:
         self._kernels = kernels
         self._gate_up = kernels.pack_linear(read_gate_up(reader))
-        self._down = kernels.pack_linear(reader("down_proj.weight"))
+        self._down = kernels.pack_linear(reader.weight("down_proj"))
 
     def apply(self, x: Tensor) -> Tensor:
         hidden = self._kernels.silu_product(self._kernels.linear(x, self._gate_up))
@@ -58,7 +59,7 @@ class MoeFeedForward:
         self._bias = reader("gate.e_score_correction_bias", torch.float32)
         scopes = [reader.within(f"experts.{e}.") for e in range(config.num_experts)]
         self._experts = kernels.pack_experts(
-            [read_gate_up(scope) for scope in scopes], [scope("down_proj.weight") for scope in scopes]
+            [read_gate_up(scope) for scope in scopes], [scope.weight("down_proj") for scope in scopes]
         )
         shared = reader.within("shared_experts.")
         self._shared = DenseFeedForward(shared, kernels) if config.num_shared_experts else None
@@ -72,8 +73,8 @@ class MoeFeedForward:
         )
 
 
-def read_gate_up(reader: Reader) -> Tensor:
-    return torch.cat([reader("gate_proj.weight"), reader("up_proj.weight")])
+def read_gate_up(reader: Reader) -> StoredWeight:
+    return stack_outputs([reader.weight("gate_proj"), reader.weight("up_proj")])
 
 
 def load_feed_forward(model: ModelConfig, layer: int, reader: Reader, kernels: Kernels) -> FeedForward:

@@ -48,6 +48,13 @@ class Fields:
             raise self.error(name, f"{value!r} is not a string")
         return value
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of strings, or nothing."""
+        value = self._value(name, [])
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise self.error(name, f"{value!r} is not a list of strings")
+        return tuple(value)
+
     def section(self, name: str) -> "Fields":
         value = self._value(name, None)
         if not isinstance(value, Mapping):
@@ -66,6 +73,11 @@ class Fields:
         """Refuse any other value than the supported one; an absent field is taken to mean it."""
         if self.has(name) and self.values[name] != supported:
             raise self.error(name, f"{self.values[name]!r} is not supported, only {supported!r}")
+
+    def must_state(self, name: str, supported: object) -> None:
+        """Refuse any other value than the supported one, and an absent field too."""
+        self._value(name, None)
+        self.must_be(name, supported)
 
     def _value(self, name: str, default: Any) -> Any:
         value = self.values.get(name)

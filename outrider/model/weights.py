@@ -1,23 +1,75 @@
-"""The names and shapes of the tensors that a config demands of its checkpoint."""
+"""The names, shapes and types of the tensors that a config demands of its checkpoint."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from outrider.model.config import GroupedAttentionConfig, LatentAttentionConfig, ModelConfig, MoeConfig
+from outrider.model.errors import CheckpointError
+from outrider.model.quantization import FP8_BLOCK, INT4_GROUP, Storage
 
 Shape = tuple[int, ...]
 
+PLAIN_DTYPES = ("BF16", "F16", "F32")
 
-def expected_tensors(config: ModelConfig) -> dict[str, Shape]:
-    """Every tensor that is read, with its shape as Hugging Face stores it: [outputs, inputs]."""
-    D = config.hidden_size
-    expected = {"model.embed_tokens.weight": (config.vocab_size, D), "model.norm.weight": (D,)}
-    if not config.tied_embeddings:
-        expected["lm_head.weight"] = (config.vocab_size, D)
-    for layer in range(config.num_layers):
-        expected.update(
-            (f"model.layers.{layer}.{name}", shape) for name, shape in layer_tensors(config, layer)
-        )
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What a tensor must be."""
+
+    shape: Shape
+    dtypes: tuple[str, ...] = PLAIN_DTYPES  # as safetensors spells them; any of these
+
+
+def expected_tensors(config: ModelConfig) -> dict[str, Expected]:
+    """Every tensor that is read; raises CheckpointError for a weight that cannot be stored as is said."""
+    storages = linear_storages(config)
+    expected: dict[str, Expected] = {}
+    for name, shape in plain_tensors(config):
+        linear = name.removesuffix(".weight")
+        if linear in storages:
+            expected.update(stored_parts(linear, shape, storages[linear]))
+        else:
+            expected[name] = Expected(shape=shape)
     return expected
+
+
+def linear_storages(config: ModelConfig) -> dict[str, Storage]:
+    """How each linear of a layer is said to be stored; gate, embedding and output head are always plain."""
+    said = config.quantization
+    linears = [name.removesuffix(".weight") for name, _ in plain_tensors(config) if "_proj" in name]
+    return {linear: said.storage_of(linear) if said else Storage.PLAIN for linear in linears}
+
+
+def stored_parts(linear: str, shape: Shape, storage: Storage) -> dict[str, Expected]:
+    """The tensors of a linear's weight [N, K]."""
+    N, K = shape
+    if storage == Storage.INT4:
+        if K % INT4_GROUP:
+            raise CheckpointError(f"{linear}: {K} inputs are not whole groups of {INT4_GROUP}")
+        return {
+            f"{linear}.weight_packed": Expected(shape=(N, K // 8), dtypes=("I32",)),
+            f"{linear}.weight_scale": Expected(shape=(N, K // INT4_GROUP), dtypes=("BF16",)),
+            f"{linear}.weight_shape": Expected(shape=(2,), dtypes=("I32", "I64")),
+        }
+    if storage == Storage.FP8:
+        blocks = (-(-N // FP8_BLOCK), -(-K // FP8_BLOCK))
+        return {
+            f"{linear}.weight": Expected(shape=(N, K), dtypes=("F8_E4M3",)),
+            f"{linear}.weight_scale_inv": Expected(shape=blocks, dtypes=("F32",)),
+        }
+    return {f"{linear}.weight": Expected(shape=shape)}
+
+
+def plain_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+    """Every tensor of the network, with its shape as Hugging Face stores it: [outputs, inputs]."""
+    D = config.hidden_size
+    yield "model.embed_tokens.weight", (config.vocab_size, D)
+    yield "model.norm.weight", (D,)
+    if not config.tied_embeddings:
+        yield "lm_head.weight", (config.vocab_size, D)
+    for layer in range(config.num_layers):
+        for name, shape in layer_tensors(config, layer):
+            yield f"model.layers.{layer}.{name}", shape
 
 
 def layer_tensors(config: ModelConfig, layer: int) -> Iterator[tuple[str, Shape]]:

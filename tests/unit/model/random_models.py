@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from outrider.model.config import ModelConfig
-from outrider.model.weights import expected_tensors
+from outrider.model.weights import plain_tensors
 
 VOCAB_SIZE = 97
 YARN = {
@@ -95,7 +95,7 @@ def write_checkpoint(
 def random_tensors(directory: Path, dtype: torch.dtype, seed: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
-    for name, shape in expected_tensors(ModelConfig.from_directory(directory)).items():
+    for name, shape in plain_tensors(ModelConfig.from_directory(directory)):
         values = torch.randn(shape, generator=generator)
         if name.endswith("e_score_correction_bias"):
             tensors[name] = values * 0.1

@@ -113,7 +113,9 @@ def test_a_type_that_is_not_supported_is_named(directory):
     change_tensors(
         directory, lambda tensors: tensors.update({"model.norm.weight": torch.zeros(48, dtype=torch.int32)})
     )
-    with pytest.raises(CheckpointError, match=r"not bf16, fp16 or fp32: model\.norm\.weight is I32"):
+    with pytest.raises(
+        CheckpointError, match=r"wrong type: model\.norm\.weight is I32, not BF16 or F16 or F32"
+    ):
         Transformer.load(directory)
 
 

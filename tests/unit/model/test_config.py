@@ -7,7 +7,10 @@ import pytest
 
 from outrider.model.config import LatentAttentionConfig, ModelConfig
 from outrider.model.errors import ConfigError
+from outrider.model.quantization import Storage, matches
 from outrider.model.rotary import Yarn
+from outrider.model.weights import linear_storages
+from tests.unit.model.quantized_models import fp8_section, int4_section
 from tests.unit.model.random_models import YARN, deepseek_config, llama_config
 
 
@@ -84,10 +87,6 @@ def test_a_config_that_is_not_json_is_named(tmp_path):
         ({"rope_scaling": {"type": "su"}}, "rope_scaling.rope_type: 'su' is not supported"),
         ({"rope_scaling": {"type": "yarn"}}, "rope_scaling.factor: is missing"),
         ({"eos_token_id": "x"}, "eos_token_id: 'x' is neither a token id nor a list"),
-        (
-            {"quantization_config": {"quant_method": "fp8"}},
-            r"quantized weights \(fp8\) are not supported yet",
-        ),
     ],
 )
 def test_a_config_that_cannot_be_run_is_refused_by_field(tmp_path, changes, message):
@@ -97,7 +96,75 @@ def test_a_config_that_cannot_be_run_is_refused_by_field(tmp_path, changes, mess
     assert "\n" not in str(caught.value)
 
 
-def test_a_quantized_text_config_is_refused(tmp_path):
-    text = deepseek_config(model_type="kimi_k2", quantization_config={"quant_method": "compressed-tensors"})
-    with pytest.raises(ConfigError, match=r"text_config\.quantization_config: quantized weights"):
+def int4_group(**weights) -> dict:
+    (group,) = int4_section()["config_groups"].values()
+    return {"config_groups": {"group_0": group | {"weights": group["weights"] | weights}}}
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({}, "quant_method: is missing"),
+        ({"quant_method": "gptq"}, "quant_method: 'gptq' is not supported, only compressed-tensors and fp8"),
+        (int4_section(format="int-quantized"), "format: 'int-quantized' is not supported, only 'pack-quan"),
+        (int4_section(format=None), "format: is missing"),
+        (int4_section(kv_cache_scheme={"num_bits": 8}), "kv_cache_scheme: .* is not supported, only None"),
+        (int4_section(sparsity_config={"format": "x"}), "sparsity_config: .* is not supported"),
+        (int4_section(config_groups={}), "config_groups: 0 groups are not supported, only one"),
+        (int4_section(config_groups={"a": {}, "b": {}}), "config_groups: 2 groups are not supported"),
+        (int4_section(config_groups={"a": {}}), r"config_groups\.a\.weights: is missing"),
+        (int4_section(**int4_group(num_bits=8)), r"group_0\.weights\.num_bits: 8 is not supported, only 4"),
+        (int4_section(**int4_group(group_size=128)), r"weights\.group_size: 128 is not supported, only 32"),
+        (int4_section(**int4_group(symmetric=False)), r"weights\.symmetric: False is not supported"),
+        (int4_section(**int4_group(strategy=None)), r"weights\.strategy: is missing"),
+        (int4_section(**int4_group(type="float")), r"weights\.type: 'float' is not supported"),
+        (int4_section(**int4_group(actorder="group")), r"weights\.actorder: 'group' is not supported"),
+        (int4_section(ignore="lm_head"), "ignore: 'lm_head' is not a list of strings"),
+        (int4_section(ignore=["re:("]), r"ignore: 're:\(' is not a pattern"),
+        (fp8_section(weight_block_size=None), "weight_block_size: is missing"),
+        (fp8_section(weight_block_size=[64, 64]), r"weight_block_size: \[64, 64\] is not supported"),
+        (fp8_section(fmt="e5m2"), "fmt: 'e5m2' is not supported, only 'e4m3'"),
+        (fp8_section(activation_scheme="static"), "activation_scheme: 'static' is not supported"),
+        (fp8_section(modules_to_not_convert=[1]), r"modules_to_not_convert: \[1\] is not a list of strings"),
+    ],
+)
+def test_a_quantization_that_is_not_read_is_refused_by_field(tmp_path, section, message):
+    with pytest.raises(ConfigError, match=rf"quantization_config\.(\w+\.)*{message}"):
+        read(tmp_path, deepseek_config(quantization_config=section))
+
+
+def test_a_section_within_text_config_is_named_as_such(tmp_path):
+    text = deepseek_config(model_type="kimi_k2", quantization_config={"quant_method": "awq"})
+    with pytest.raises(ConfigError, match=r"text_config\.quantization_config\.quant_method: 'awq'"):
         read(tmp_path, {"model_type": "kimi_k25", "text_config": text})
+
+
+def test_kimi_k25_s_patterns_leave_all_but_the_routed_experts_plain(tmp_path):
+    storages = linear_storages(read(tmp_path, deepseek_config(quantization_config=int4_section())))
+    int4 = {linear for linear, storage in storages.items() if storage == Storage.INT4}
+    assert int4 == {linear for linear in storages if ".mlp.experts." in linear}
+    assert len(int4) == 2 * 8 * 3
+
+
+def test_deepseek_s_section_covers_every_linear(tmp_path):
+    storages = linear_storages(read(tmp_path, deepseek_config(quantization_config=fp8_section())))
+    assert set(storages.values()) == {Storage.FP8}
+
+
+@pytest.mark.parametrize(
+    ("entry", "covered"),
+    [
+        ("model.layers.1.mlp", True),
+        ("mlp.up_proj", True),
+        ("up_proj", True),
+        ("language_model.model.layers.1.mlp.up_proj", True),
+        ("Linear", True),
+        (r"re:.*mlp\.(up|gate)_proj", True),
+        ("re:language_model.*", True),
+        ("model.layers.11.mlp", False),
+        ("up", False),
+        ("re:mlp", False),
+    ],
+)
+def test_an_entry_covers_what_it_names_and_what_is_in_it(entry, covered):
+    assert matches("model.layers.1.mlp.up_proj", [entry]) == covered

@@ -4,15 +4,25 @@ import argparse
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from outrider.cli.connection import read
 from outrider.cli.parser import UsageError
+from outrider.model.errors import ModelError
+from outrider.model.fields import Fields
+from outrider.model.quantization import FP8_BLOCK, INT4_GROUP, Storage, parse_quantization
 
 # Bytes per second that one device reads from its memory, by its data sheet.
 BANDWIDTHS = {"A100": 2.0e12, "H100": 3.35e12, "H200": 4.8e12, "B200": 8.0e12, "MI300X": 5.3e12}
 NUM_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 BF16 = 2.0
+# Scales included: bf16 for a group, fp32 for a block.
+BYTES_PER_WEIGHT = {
+    Storage.PLAIN: BF16,
+    Storage.INT4: 0.5 + BF16 / INT4_GROUP,
+    Storage.FP8: 1 + 4 / FP8_BLOCK**2,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +45,7 @@ class Shape:
     num_experts_per_token: int
     # Weights of one layer's parts.
     attention: int
+    absorbed: int  # the part of the attention that is computed by head, in bf16 whatever it is stored as
     dense: int
     expert: int
     shared: int
@@ -47,7 +58,10 @@ class Shape:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Reads the config of a model with latent attention; raises KeyError for one without its fields."""
+        """Reads the config of a model with latent attention; raises KeyError for one without its fields.
+
+        Raises ModelError for a quantization_config that is not read.
+        """
         text = config.get("text_config", config)
         expert_bytes, linear_bytes = _bytes_per_weight(
             config.get("quantization_config") or text.get("quantization_config")
@@ -60,6 +74,7 @@ class Shape:
             num_experts=text["n_routed_experts"],
             num_experts_per_token=text["num_experts_per_tok"],
             attention=_attention(text),
+            absorbed=_absorbed(text),
             dense=3 * hidden * text["intermediate_size"],
             expert=expert,
             shared=expert * (text.get("n_shared_experts") or 0),
@@ -84,7 +99,8 @@ class Shape:
             + self.num_dense_layers * self.dense
             + num_moe_layers * self.shared
         )
-        return linear * self.linear_bytes + (num_moe_layers * self.gate + self.head) * BF16
+        plain = self.num_layers * self.absorbed + num_moe_layers * self.gate + self.head
+        return linear * self.linear_bytes + plain * BF16
 
     def step(self, num_tokens: int, bandwidth: float) -> Step:
         """Returns what a step reads, and the time that takes at `bandwidth` bytes per second."""
@@ -106,23 +122,22 @@ def _attention(text: Mapping[str, Any]) -> int:
     rank = text.get("q_lora_rank")
     queries = rank * (hidden + query) if rank else hidden * query
     compress = hidden * (text["kv_lora_rank"] + text["qk_rope_head_dim"])
-    expand = text["kv_lora_rank"] * heads * (text["qk_nope_head_dim"] + text["v_head_dim"])
-    return queries + compress + expand + heads * text["v_head_dim"] * hidden
+    return queries + compress + heads * text["v_head_dim"] * hidden
 
 
-def _bytes_per_weight(quantization: Mapping[str, Any] | None) -> tuple[float, float]:
-    """Returns the bytes of an expert's weight and of another product's, scales included."""
-    method = (quantization or {}).get("quant_method")
-    if quantization is None:
+def _absorbed(text: Mapping[str, Any]) -> int:
+    widths = text["qk_nope_head_dim"] + text["v_head_dim"]
+    return text["kv_lora_rank"] * text["num_attention_heads"] * widths
+
+
+def _bytes_per_weight(section: Mapping[str, Any] | None) -> tuple[float, float]:
+    """Returns the bytes of a routed expert's weight, and of another product's, judged by the attention's."""
+    if section is None:
         return BF16, BF16
-    if method == "compressed-tensors":
-        (group,) = quantization["config_groups"].values()
-        weights = group["weights"]
-        return weights["num_bits"] / 8 + BF16 / weights["group_size"], BF16
-    if method == "fp8":
-        rows, columns = quantization["weight_block_size"]
-        return 1 + 4 / (rows * columns), 1 + 4 / (rows * columns)
-    raise UsageError(f"quantization {method} is not known")
+    said = parse_quantization(Fields(path=Path("quantization_config"), values=section))
+    linears = ("model.layers.0.mlp.experts.0.up_proj", "model.layers.0.self_attn.o_proj")
+    expert, linear = (BYTES_PER_WEIGHT[said.storage_of(name)] for name in linears)
+    return expert, linear
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -131,6 +146,8 @@ def run(arguments: argparse.Namespace) -> None:
         shape = Shape.from_config(json.loads(read(arguments.config)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{arguments.config}: {type(error).__name__}: {error}") from None
+    except ModelError as error:
+        raise UsageError(f"{arguments.config}: {error}") from None
     bandwidth = arguments.num_devices * BANDWIDTHS[arguments.device]
     steps = [shape.step(num_tokens, bandwidth) for num_tokens in NUM_TOKENS]
     if arguments.json:

@@ -1,4 +1,4 @@
-"""Copies nested dataclasses of host tensors to a device in one transfer, instead of one for each tensor."""
+"""Copies nested dataclasses of tensors to a device and back in one transfer, not one for each tensor."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -18,8 +18,18 @@ def to_device(value: Value, device: torch.device) -> Value:
     if device.type == "cpu":
         return value
     tensors = tensors_of(value)
-    buffer = pack(tensors, pinned=True).to(device, non_blocking=True)
-    return with_tensors(value, unpack(buffer, tensors))
+    return with_tensors(value, unpack(pack(tensors, pinned=True).to(device, non_blocking=True), tensors))
+
+
+def to_host(value: Value) -> Value:
+    """The same value with its tensors on the host, once the device has computed them."""
+    tensors = tensors_of(value)
+    if all(tensor.device.type == "cpu" for tensor in tensors):
+        return value
+    buffer = pack(tensors, device=tensors[0].device)
+    landed = torch.empty(buffer.shape, dtype=buffer.dtype, pin_memory=True).copy_(buffer, non_blocking=True)
+    torch.cuda.current_stream(buffer.device).synchronize()
+    return with_tensors(value, unpack(landed, tensors))
 
 
 class StaticCopy:
@@ -28,7 +38,7 @@ class StaticCopy:
     def __init__(self, value: Any, device: torch.device) -> None:
         self._pinned = device.type == "cuda"
         self._shapes = [(tensor.shape, tensor.dtype) for tensor in tensors_of(value)]
-        self._buffer = pack(tensors_of(value), pinned=False).to(device, copy=True)
+        self._buffer = pack(tensors_of(value)).to(device, copy=True)
         self.value = with_tensors(value, unpack(self._buffer, tensors_of(value)))
 
     def fill(self, value: Any) -> None:
@@ -50,9 +60,9 @@ def with_tensors(value: Value, tensors: Sequence[Tensor]) -> Value:
     return _replaced(value, iter(tensors))
 
 
-def pack(tensors: Sequence[Tensor], *, pinned: bool) -> Tensor:
-    """One buffer [bytes] of host tensors, page-locked where a GPU is to read it."""
-    buffer = torch.empty(_offsets(tensors)[-1], dtype=torch.uint8, pin_memory=pinned)
+def pack(tensors: Sequence[Tensor], *, device: torch.device | None = None, pinned: bool = False) -> Tensor:
+    """One buffer [bytes] of tensors on their device or, page-locked if a GPU is to read it, the host."""
+    buffer = torch.empty(_offsets(tensors)[-1], dtype=torch.uint8, device=device, pin_memory=pinned)
     for tensor, part in zip(tensors, unpack(buffer, tensors), strict=True):
         part.copy_(tensor)
     return buffer

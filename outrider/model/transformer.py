@@ -42,7 +42,7 @@ class Transformer:
         self.numerics_id = numerics_id
         self.dtype = reader.dtype
         self.device = reader.device
-        self._kernels = kernels
+        self.kernels = kernels
         self._embedding = reader("model.embed_tokens.weight")
         self._layers = [
             load_layer(config, layer, reader.within(f"model.layers.{layer}."), kernels)
@@ -107,7 +107,7 @@ class Transformer:
             token_ids=batch.token_ids,
             positions=batch.positions,
             slots=batch.slots,
-            plan=self._kernels.plan_attention(batch.spans, batch.positions, block_size, shape),
+            plan=self.kernels.plan_attention(batch.spans, batch.positions, block_size, shape),
             logit_rows=batch.logit_rows,
             tap=batch.tap,
         )
@@ -119,7 +119,7 @@ class Transformer:
         context = StepContext(slots=inputs.slots, angles=angles, plan=inputs.plan)
         epsilon, tap = self.config.norm_epsilon, inputs.tap
         x = self._embedding[inputs.token_ids]
-        normed = self._kernels.rms_norm(x, self._layers[0].attention_norm, epsilon)
+        normed = self.kernels.rms_norm(x, self._layers[0].attention_norm, epsilon)
         norms_after = [*(layer.attention_norm for layer in self._layers[1:]), self._norm]
         experts: list[Tensor] = []
         tapped: list[Tensor] = []
@@ -127,15 +127,15 @@ class Transformer:
             if tap and number in tap.layers:
                 tapped.append(x[tap.rows])
             attended = layer.attention(normed, kv_cache.layers[number], context)
-            x, normed = self._kernels.add_rms_norm(x, attended, layer.feed_forward_norm, epsilon)
+            x, normed = self.kernels.add_rms_norm(x, attended, layer.feed_forward_norm, epsilon)
             result = layer.feed_forward(normed)
-            x, normed = self._kernels.add_rms_norm(x, result.output, norms_after[number], epsilon)
+            x, normed = self.kernels.add_rms_norm(x, result.output, norms_after[number], epsilon)
             if result.experts is not None:
                 experts.append(result.experts)
         if tap and len(self._layers) in tap.layers:
             tapped.append(x[tap.rows])
         return ForwardResult(
-            logits=self._kernels.linear(normed[inputs.logit_rows], self._head).float(),
+            logits=self.kernels.linear(normed[inputs.logit_rows], self._head).float(),
             num_distinct_experts=self._count_distinct(experts, inputs.padding),
             tapped=torch.cat(tapped, dim=1) if tapped else None,
         )

@@ -160,7 +160,10 @@ class Kernels(Protocol):
         ...
 
     def experts(self, x: Tensor, choice: Choice, weights: Packed) -> Tensor:
-        """The chosen experts' outputs, unweighted and unsummed: [T, D] -> [T, A, D]."""
+        """The chosen experts' outputs, unweighted and unsummed: [T, D] -> [T, A, D].
+
+        Where steps are CAPTURABLE a choice may be E: of padding no expert is woken, and anything comes out.
+        """
         ...
 
     def combine(self, outputs: Tensor, choice: Choice, shared: Tensor | None) -> Tensor:

@@ -1,6 +1,6 @@
 """Measures what steps of the tiny model take, for `benchmarks.regret`.
 
-    python -m benchmarks.step_costs costs.json [--num-sequences 1 4 16 64] [--num-repeats 7]
+    python -m benchmarks.step_costs costs.json [--num-sequences 1 4 16 64] [--num-rounds 12]
 
 The worker's own code in one process writes answers to the tasks once; then the same tokens again, several per
 step, as drafts that turn out right: so the experts that a step wakes are those of real text. A cell's time is
@@ -10,6 +10,7 @@ the median of its steps. What the services around it take is not in it.
 import argparse
 import itertools
 import json
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -29,6 +30,7 @@ from services.worker.messages import Batch, BatchOutput, SequenceStart, Sequence
 from training.chat import render
 
 ROWS_PER_SEQUENCE = (1, 2, 3, 5, 7, 9)
+NUM_STEPS = 3
 MAX_LENGTH = 512
 
 
@@ -123,38 +125,46 @@ def prompts(count: int) -> list[list[int]]:
     ]
 
 
-def measure(num_sequences: Sequence[int], num_repeats: int) -> dict[str, Any]:
-    """Returns the table; steps of all shapes take turns, so that the context grows alike for all."""
+def measure(num_sequences: Sequence[int], num_rounds: int) -> dict[str, Any]:
+    """Returns the table; in each round every shape has its turn, in an order of chance."""
     group = Group()
     asked = prompts(max(num_sequences))
-    written = group.write(asked, num_repeats * sum(ROWS_PER_SEQUENCE) + 1)
-    progress = Progress(len(num_sequences) * num_repeats)
+    written = group.write(asked, (1 + NUM_STEPS) * sum(ROWS_PER_SEQUENCE) + 1)
+    progress = Progress(len(num_sequences) * num_rounds)
+    order = random.Random(1)
     cells: list[Cell] = []
     for count in num_sequences:
-        seconds: dict[int, list[float]] = {rows: [] for rows in ROWS_PER_SEQUENCE}
-        experts: dict[int, list[float]] = {rows: [] for rows in ROWS_PER_SEQUENCE}
-        group.start(asked[:count])
-        done = 1
-        for _ in range(num_repeats):
-            for rows in ROWS_PER_SEQUENCE:
-                lengths = [len(prompt) + done for prompt in asked[:count]]
-                spent, output = group.step(
-                    lengths, [text[done : done + rows - 1] for text in written[:count]]
-                )
-                done += rows
-                seconds[rows].append(spent)
-                experts[rows].append(mean(output.num_distinct_experts))
+        steps: dict[int, list[tuple[float, BatchOutput]]] = {rows: [] for rows in ROWS_PER_SEQUENCE}
+        for _ in range(num_rounds):
+            group.start(asked[:count])
+            done = 1
+            for rows in order.sample(ROWS_PER_SEQUENCE, len(ROWS_PER_SEQUENCE)):
+                steps[rows] += run_of_steps(group, asked[:count], written[:count], done, rows)
+                done += (1 + NUM_STEPS) * rows
             progress.step(f"{count} sequences")
-        cells += [
-            Cell(
-                num_sequences=count,
-                num_rows=rows * count,
-                seconds=median(seconds[rows]),
-                num_distinct_experts=mean(experts[rows]),
-            )
-            for rows in ROWS_PER_SEQUENCE
-        ]
+        cells += [cell(count, rows, steps[rows]) for rows in ROWS_PER_SEQUENCE]
     return {**group.facts, "cells": [asdict(cell) for cell in cells]}
+
+
+def run_of_steps(
+    group: Group, asked: Sequence[list[int]], written: Sequence[list[int]], done: int, rows: int
+) -> list[tuple[float, BatchOutput]]:
+    """Returns steps of one shape after each other, as serving has them; the first is not counted."""
+    steps: list[tuple[float, BatchOutput]] = []
+    for first in range(done, done + (1 + NUM_STEPS) * rows, rows):
+        lengths = [len(prompt) + first for prompt in asked]
+        steps.append(group.step(lengths, [text[first : first + rows - 1] for text in written]))
+    return steps[1:]
+
+
+def cell(count: int, rows: int, steps: Sequence[tuple[float, BatchOutput]]) -> Cell:
+    """Returns what steps of one shape took."""
+    return Cell(
+        num_sequences=count,
+        num_rows=rows * count,
+        seconds=median(seconds for seconds, _ in steps),
+        num_distinct_experts=mean(mean(output.num_distinct_experts) for _, output in steps),
+    )
 
 
 def main() -> None:
@@ -164,9 +174,9 @@ def main() -> None:
     )
     parser.add_argument("path", type=Path)
     parser.add_argument("--num-sequences", type=int, nargs="+", default=[1, 4, 16, 64])
-    parser.add_argument("--num-repeats", type=int, default=7)
+    parser.add_argument("--num-rounds", type=int, default=12)
     arguments = parser.parse_args()
-    table = measure(arguments.num_sequences, arguments.num_repeats)
+    table = measure(arguments.num_sequences, arguments.num_rounds)
     arguments.path.write_text(json.dumps(table, indent=1) + "\n")
 
 

@@ -5,7 +5,7 @@ from typing import cast
 
 from outrider.kernels.interface import Kernels
 
-BACKENDS = {"torch": "outrider.kernels.torch"}
+BACKENDS = {"torch": "outrider.kernels.torch", "triton": "outrider.kernels.triton"}
 """What a group may serve with: the bits of a row are its own."""
 
 DRAFTING = "drafting"

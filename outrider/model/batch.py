@@ -52,7 +52,7 @@ class StepInputs:
     plan: Any  # of the kernels' plan_attention
     logit_rows: Tensor  # [R] int64
     tap: Tap | None
-    padding: Tensor | None = None  # [T] bool: rows of no sequence, whose experts are not counted
+    padding: Tensor | None = None  # [T] bool: rows of no sequence; None: there are none
 
 
 @dataclass(frozen=True, kw_only=True)

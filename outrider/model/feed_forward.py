@@ -1,13 +1,13 @@
 """The two kinds of feed-forward layer: dense, and a mixture of experts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from outrider.kernels.interface import GateRule, Kernels
-from outrider.kernels.weights import StoredWeight, stack_outputs
+from outrider.kernels.weights import StoredWeight, alike, stack_outputs
 from outrider.model.config import ModelConfig, MoeConfig
 from outrider.model.reader import Reader
 
@@ -21,9 +21,9 @@ class FeedForwardResult:
 
 
 class FeedForward(Protocol):
-    """One feed-forward layer."""
+    """One feed-forward layer: rows that are padding [T] wake no experts."""
 
-    def __call__(self, x: Tensor) -> FeedForwardResult: ...
+    def __call__(self, x: Tensor, padding: Tensor | None = None) -> FeedForwardResult: ...
 
 
 class DenseFeedForward:
@@ -38,7 +38,7 @@ class DenseFeedForward:
         hidden = self._kernels.silu_product(self._kernels.linear(x, self._gate_up))
         return self._kernels.linear(hidden, self._down)
 
-    def __call__(self, x: Tensor) -> FeedForwardResult:
+    def __call__(self, x: Tensor, padding: Tensor | None = None) -> FeedForwardResult:
         return FeedForwardResult(output=self.apply(x), experts=None)
 
 
@@ -54,18 +54,22 @@ class MoeFeedForward:
             normalize_weights=config.normalize_weights,
             scaling=config.scaling,
         )
+        self._num_experts = config.num_experts
         # The gate is fp32 in every type: a near tie decided by rounding would wake another expert.
         self._gate = kernels.pack_linear(reader("gate.weight", torch.float32))
         self._bias = reader("gate.e_score_correction_bias", torch.float32)
         scopes = [reader.within(f"experts.{e}.") for e in range(config.num_experts)]
-        self._experts = kernels.pack_experts(
-            [read_gate_up(scope) for scope in scopes], [scope.weight("down_proj") for scope in scopes]
-        )
+        weights = alike([*map(read_gate_up, scopes), *(scope.weight("down_proj") for scope in scopes)])
+        E = config.num_experts
+        self._experts = kernels.pack_experts(weights[:E], weights[E:])
         shared = reader.within("shared_experts.")
         self._shared = DenseFeedForward(shared, kernels) if config.num_shared_experts else None
 
-    def __call__(self, x: Tensor) -> FeedForwardResult:
+    def __call__(self, x: Tensor, padding: Tensor | None = None) -> FeedForwardResult:
         choice = self._kernels.gate(self._kernels.linear(x.float(), self._gate), self._bias, self._rule)
+        if padding is not None:
+            no_expert = self._num_experts
+            choice = replace(choice, experts=choice.experts.masked_fill(padding[:, None], no_expert))
         outputs = self._kernels.experts(x, choice, self._experts)
         shared = self._shared.apply(x) if self._shared else None
         return FeedForwardResult(

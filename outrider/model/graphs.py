@@ -3,9 +3,10 @@
 A step takes the smallest bucket that holds its rows and sequences. What there is beyond them is padding:
 
     rows    | rows of sequence 0 | of sequence 1 | ... | padding, in a block that no sequence owns |
-    spans   | sequence 0 | sequence 1 | ... | the padding's span | spans without rows |
+    spans   | sequence 0 | sequence 1 | ... | spans without rows | the padding's span |
 
-A row's bits are its own, so neither padding nor bucket shows in a result.
+A row's bits are its own, so neither padding nor bucket shows in a result. Padding wakes no experts: on a
+mixture of experts they would be the dearest part of it.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,12 +32,17 @@ class Bucket:
 
     num_rows: int
     num_sequences: int
+    min_num_rows: int  # steps of fewer rows have a smaller bucket
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its steps need no padding."""
+        return self.min_num_rows == self.num_rows
 
     def holds(self, batch: ForwardBatch) -> bool:
-        """Whether a batch fits; padding takes a span of its own."""
-        num_rows, num_spans = len(batch.token_ids), len(batch.spans)
-        num_spans += num_rows < self.num_rows
-        return num_rows <= self.num_rows and num_spans <= self.num_sequences
+        """Whether it is for such a batch."""
+        num_rows = len(batch.token_ids)
+        return self.min_num_rows <= num_rows <= self.num_rows and len(batch.spans) <= self.num_sequences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +57,11 @@ def make_buckets(
     num_sequences: Iterable[int], num_rows: Iterable[int], *, max_num_rows: int
 ) -> tuple[Bucket, ...]:
     """Every pair of use: neither more rows than the sequences have, nor so few that fewer sequences do."""
-    pairs = list(pairwise([0, *sorted(set(num_sequences))]))
     return tuple(
-        Bucket(num_rows=rows, num_sequences=sequences)
-        for rows in sorted(set(num_rows))
-        for fewer, sequences in pairs
-        if rows <= max_num_rows and fewer < rows <= sequences * MAX_ROWS_PER_SEQUENCE
+        Bucket(num_rows=rows, num_sequences=sequences, min_num_rows=fewer_rows + 1)
+        for fewer_rows, rows in pairwise([0, *sorted(set(num_rows))])
+        for fewer_sequences, sequences in pairwise([0, *sorted(set(num_sequences))])
+        if rows <= max_num_rows and fewer_sequences < rows <= sequences * MAX_ROWS_PER_SEQUENCE
     )
 
 
@@ -76,6 +81,7 @@ class StepRunner:
         self.model = model
         self.kv_cache = kv_cache
         self._buckets = sorted(buckets)
+        self._spare_block = kv_cache.num_blocks - 1
         self._tap_layers = tap_layers
         longest = max([max_model_len, *(bucket.num_rows for bucket in self._buckets)])
         self._max_num_blocks = -(-longest // kv_cache.block_size)
@@ -88,7 +94,7 @@ class StepRunner:
         recorder = GraphRecorder() if device.type == "cuda" else None
         # The largest first: the others find room in the memory that it took.
         for number, bucket in enumerate(reversed(self._buckets), 1):
-            inputs = StaticCopy(self._lay_out(no_rows(), bucket), device)
+            inputs = StaticCopy(self._lay_out(self._spare_batch(bucket.num_rows), bucket), device)
             run = partial(self.model.compute, inputs.value, self.kv_cache)
             compute = recorder.record(run) if recorder else run
             self._recordings[bucket] = Recording(inputs=inputs, compute=compute)
@@ -111,36 +117,41 @@ class StepRunner:
     def _lay_out(self, batch: ForwardBatch, bucket: Bucket) -> StepInputs:
         """Lays out a batch in the shapes of its bucket; every row's hidden vectors are at hand if any are."""
         num_rows, T = len(batch.token_ids), bucket.num_rows
-        size, spare = self.kv_cache.block_size, self.kv_cache.num_blocks - 1
-        places = torch.arange(T - num_rows)
+        padding = self._spare_batch(T - num_rows, first_row=num_rows)
         tap = None
         if self._tap_layers:
-            rows = batch.tap.rows if batch.tap else places[:0]
+            rows = batch.tap.rows if batch.tap else padding.logit_rows
             tap = Tap(rows=_pad(rows, T), layers=self._tap_layers)
         padded = ForwardBatch(
-            token_ids=_pad(batch.token_ids, T),
-            positions=torch.cat([batch.positions, places]),
-            slots=torch.cat([batch.slots, spare * size + places % size]),
-            spans=self._spans(batch, bucket),
+            token_ids=torch.cat([batch.token_ids, padding.token_ids]),
+            positions=torch.cat([batch.positions, padding.positions]),
+            slots=torch.cat([batch.slots, padding.slots]),
+            spans=self._spans(batch, padding, bucket),
             logit_rows=_pad(batch.logit_rows, T),
             tap=tap,
         )
-        return replace(self.model.lay_out(padded, size), padding=torch.arange(T) >= num_rows)
+        is_padding = None if bucket.is_exact else torch.arange(T) >= num_rows
+        return replace(self.model.lay_out(padded, self.kv_cache.block_size), padding=is_padding)
 
-    def _spans(self, batch: ForwardBatch, bucket: Bucket) -> tuple[Span, ...]:
-        """The batch's spans, the padding's, and some without rows; the last names as many blocks as any."""
-        num_rows, num_padding = len(batch.token_ids), bucket.num_rows - len(batch.token_ids)
-        spare = self.kv_cache.num_blocks - 1
-        spans = list(batch.spans)
-        if num_padding:
-            blocks = [spare] * -(-num_padding // self.kv_cache.block_size)
-            spans.append(
-                Span(first_row=num_rows, num_rows=num_padding, num_context=num_padding, block_ids=blocks)
-            )
+    def _spans(self, batch: ForwardBatch, padding: ForwardBatch, bucket: Bucket) -> tuple[Span, ...]:
+        """The batch's spans, some without rows, and the padding's; the last names as many blocks as any."""
         empty = Span(first_row=bucket.num_rows, num_rows=0, num_context=0, block_ids=[])
-        spans += [empty] * (bucket.num_sequences - len(spans))
-        blocks = _pad(torch.as_tensor(spans[-1].block_ids, dtype=torch.int64), self._max_num_blocks, spare)
-        return (*spans[:-1], replace(spans[-1], block_ids=blocks))
+        spans = [*batch.spans, *[empty] * (bucket.num_sequences - len(batch.spans))]
+        *others, last = spans if bucket.is_exact else [*spans, *padding.spans]
+        blocks = torch.as_tensor(last.block_ids, dtype=torch.int64)
+        return (*others, replace(last, block_ids=_pad(blocks, self._max_num_blocks, self._spare_block)))
+
+    def _spare_batch(self, num_rows: int, *, first_row: int = 0) -> ForwardBatch:
+        """Rows that lie in the spare block, one over the other where there are more of them than slots."""
+        size, places = self.kv_cache.block_size, torch.arange(num_rows)
+        blocks = [self._spare_block] * -(-num_rows // size)
+        return ForwardBatch(
+            token_ids=torch.zeros_like(places),
+            positions=places,
+            slots=self._spare_block * size + places % size,
+            spans=(Span(first_row=first_row, num_rows=num_rows, num_context=num_rows, block_ids=blocks),),
+            logit_rows=places[:0],
+        )
 
 
 class GraphRecorder:
@@ -171,12 +182,6 @@ class GraphRecorder:
             return result
 
         return replay
-
-
-def no_rows() -> ForwardBatch:
-    """A batch of nothing: in a bucket, all padding."""
-    none = torch.zeros(0, dtype=torch.int64)
-    return ForwardBatch(token_ids=none, positions=none, slots=none, spans=(), logit_rows=none)
 
 
 def _pad(values: Tensor, length: int, value: int = 0) -> Tensor:

@@ -128,7 +128,7 @@ class Transformer:
                 tapped.append(x[tap.rows])
             attended = layer.attention(normed, kv_cache.layers[number], context)
             x, normed = self.kernels.add_rms_norm(x, attended, layer.feed_forward_norm, epsilon)
-            result = layer.feed_forward(normed)
+            result = layer.feed_forward(normed, inputs.padding)
             x, normed = self.kernels.add_rms_norm(x, result.output, norms_after[number], epsilon)
             if result.experts is not None:
                 experts.append(result.experts)
@@ -136,17 +136,16 @@ class Transformer:
             tapped.append(x[tap.rows])
         return ForwardResult(
             logits=self.kernels.linear(normed[inputs.logit_rows], self._head).float(),
-            num_distinct_experts=self._count_distinct(experts, inputs.padding),
+            num_distinct_experts=self._count_distinct(experts),
             tapped=torch.cat(tapped, dim=1) if tapped else None,
         )
 
-    def _count_distinct(self, experts: list[Tensor], padding: Tensor | None) -> Tensor | None:
+    def _count_distinct(self, experts: list[Tensor]) -> Tensor | None:
         """How many experts are among the choices [T, A] of each layer, on their device: -> [MoE layers]."""
         if self.config.moe is None or not experts:
             return None
         chosen, E = torch.stack(experts), self.config.moe.num_experts
-        if padding is not None:
-            chosen = chosen.masked_fill(padding[:, None], E)
+        # Padding chooses E.
         woken = torch.zeros(len(experts), E + 1, dtype=torch.int64, device=chosen.device)
         return woken.scatter_(1, chosen.flatten(1), 1)[:, :E].sum(1)
 

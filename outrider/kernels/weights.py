@@ -79,5 +79,11 @@ def stack_outputs(weights: Sequence[StoredWeight]) -> StoredWeight:
     return torch.cat([to_plain(weight) for weight in weights])
 
 
+def alike(weights: Sequence[StoredWeight]) -> Sequence[StoredWeight]:
+    """The weights as they are if all are stored in one form, else all plain."""
+    kinds = {type(weight) for weight in weights}
+    return weights if len(kinds) == 1 else [to_plain(weight) for weight in weights]
+
+
 def _stack(weights: Sequence[StoredWeight], part: str) -> Tensor:
     return torch.cat([getattr(weight, part) for weight in weights])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from outrider.kernels.weights import Fp8Weight, Int4Weight, stack_outputs, to_plain
+from outrider.kernels.weights import Fp8Weight, Int4Weight, alike, stack_outputs, to_plain
 
 
 def random_int4(N: int, K: int, dtype: torch.dtype = torch.float32) -> Int4Weight:
@@ -56,3 +56,14 @@ def test_stacked_weights_stand_for_the_same_values_and_stay_stored_where_they_ca
     stacked = stack_outputs(weights)
     assert isinstance(stacked, stored_as)
     assert torch.equal(to_plain(stacked), torch.cat([to_plain(weight) for weight in weights]))
+
+
+def test_weights_of_one_form_stay_in_it_and_others_become_plain():
+    int4, fp8 = random_int4(3, 64), random_fp8(3, 64)
+    assert alike([fp8, fp8]) == [fp8, fp8]
+    for weights in ([int4, fp8], [int4, torch.zeros(3, 64)]):
+        made_alike = alike(weights)
+        assert all(isinstance(weight, Tensor) for weight in made_alike)
+        assert torch.equal(
+            torch.cat([to_plain(w) for w in made_alike]), torch.cat([to_plain(w) for w in weights])
+        )

@@ -14,6 +14,7 @@ from outrider.model.draft_head import DraftHead, FeatureProjection
 from outrider.model.errors import CheckpointError, ModelError
 from outrider.model.kv_cache import KVCache
 from outrider.model.transformer import Transformer
+from tests.unit.model.quantized_models import fp8_section
 from tests.unit.model.random_heads import PlainHead, head_config, id_maps, write_head
 from tests.unit.model.random_models import VOCAB_SIZE, deepseek_config, write_checkpoint
 
@@ -216,6 +217,7 @@ def test_a_head_that_names_no_layers_gets_the_published_ones(tmp_path):
     [
         ({"num_hidden_layers": 2}, "num_hidden_layers"),
         ({"model_type": "mamba"}, "model_type"),
+        ({"quantization_config": fp8_section()}, "quantization_config"),
         (LATENT, "midlayer.self_attn.q_a_proj.weight"),
         ({"eagle_config": {"use_aux_hidden_state": False}}, r"eagle_config\.use_aux_hidden_state"),
         ({"eagle_aux_hidden_state_layer_ids": None}, "eagle_aux_hidden_state_layer_ids"),

@@ -30,6 +30,9 @@ CONFIGS = {
     "int4 but for one of two stacked": int4_config(
         quantization_config=int4_section(ignore=["model.layers.1.self_attn.q_a_proj", "lm_head"])
     ),
+    "int4 but for one of the experts": int4_config(
+        quantization_config=int4_section(ignore=["model.layers.1.mlp.experts.3.down_proj", "lm_head"])
+    ),
     "fp8 within single blocks": fp8_config(),
     "fp8 without compressed queries": fp8_config(q_lora_rank=None),
     "fp8 of whole blocks": fp8_config(

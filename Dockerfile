@@ -1,6 +1,6 @@
 # One image per service: docker build --build-arg SERVICE=gateway -t outrider-gateway .
-# SERVICE is gateway, scheduler, worker or drafter. The worker's image holds torch; a drafter's does with
-# --build-arg EXTRAS=model, which a draft model or a draft head needs.
+# SERVICE is gateway, scheduler, worker or drafter. The worker's image holds torch, and with --build-arg EXTRAS=gpu
+# what GPU kernels need; a drafter's holds torch with EXTRAS=model, which a draft model or a draft head needs.
 FROM python:3.11-slim-bookworm AS build
 
 # Where pip looks, for builds that reach an index in another way than pip's default.
@@ -21,9 +21,10 @@ ARG SERVICE
 ARG EXTRAS
 RUN case "$SERVICE/$EXTRAS" in \
       worker/ | drafter/model) /opt/venv/bin/pip install -c constraints.txt ".[serve,model]" ;; \
+      worker/gpu) /opt/venv/bin/pip install -c constraints.txt ".[serve,model,gpu]" ;; \
       gateway/ | scheduler/ | drafter/) ;; \
-      *) echo "SERVICE must be gateway, scheduler, worker or drafter, and EXTRAS nothing or a drafter's model;" \
-           "they are '$SERVICE' and '$EXTRAS'" >&2; exit 2 ;; \
+      *) echo "SERVICE must be gateway, scheduler, worker or drafter, and EXTRAS nothing, a worker's gpu or a" \
+           "drafter's model; they are '$SERVICE' and '$EXTRAS'" >&2; exit 2 ;; \
     esac
 # The drafter's memory is in C++; where there is no compiler, building it brings one.
 COPY native native
@@ -46,6 +47,13 @@ RUN case "$SERVICE/$EXTRAS" in \
 FROM python:3.11-slim-bookworm
 
 ARG SERVICE
+ARG EXTRAS
+# Triton compiles the module by which it talks to the driver where the driver is: when the worker starts.
+RUN case "$SERVICE/$EXTRAS" in \
+      worker/gpu) apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev \
+        && rm -rf /var/lib/apt/lists/* ;; \
+    esac
+
 # A container listens to its network. HOME is what a read-only container can write to. Threads that wait must
 # not spin: they would take the cores of the process that they wait for.
 ENV PATH=/opt/venv/bin:$PATH \

@@ -198,3 +198,19 @@ def test_the_model_volume_patches_what_exists() -> None:
     (patch,) = component["patches"]
     for name in patch["target"]["name"].split("|"):
         assert WORKLOADS[name]["kind"] in patch["target"]["kind"].split("|")
+
+
+def test_the_gpu_component_gives_the_worker_a_gpu_and_settings_that_exist() -> None:
+    (component,) = load(BASE / "gpu" / "kustomization.yaml")
+    (generated,), (patch,) = component["configMapGenerator"], component["patches"]
+    settings = dict(literal.split("=") for literal in generated["literals"])
+    config = CONFIGS["worker"].from_env(environment("worker") | settings)
+    assert config.device == "cuda"
+    assert (patch["target"]["kind"], patch["target"]["name"]) == (WORKLOADS["worker"]["kind"], "worker")
+    (operation,) = yaml.safe_load(patch["patch"])
+    *parents, resource = operation["path"].strip("/").split("/")
+    place: Any = WORKLOADS["worker"]
+    for key in parents:
+        place = place[int(key)] if isinstance(place, list) else place[key]
+    assert "memory" in place
+    assert (resource, operation["value"]) == ("nvidia.com~1gpu", "1")

@@ -63,9 +63,7 @@ class Shape:
         Raises ModelError for a quantization_config that is not read.
         """
         text = config.get("text_config", config)
-        expert_bytes, linear_bytes = _bytes_per_weight(
-            config.get("quantization_config") or text.get("quantization_config")
-        )
+        expert_bytes, linear_bytes = _bytes_per_weight(config)
         hidden = text["hidden_size"]
         expert = 3 * hidden * text["moe_intermediate_size"]
         return cls(
@@ -130,11 +128,11 @@ def _absorbed(text: Mapping[str, Any]) -> int:
     return text["kv_lora_rank"] * text["num_attention_heads"] * widths
 
 
-def _bytes_per_weight(section: Mapping[str, Any] | None) -> tuple[float, float]:
+def _bytes_per_weight(config: Mapping[str, Any]) -> tuple[float, float]:
     """Returns the bytes of a routed expert's weight, and of another product's, judged by the attention's."""
-    if section is None:
+    said = parse_quantization(Fields(path=Path("config"), values=config))
+    if said is None:
         return BF16, BF16
-    said = parse_quantization(Fields(path=Path("quantization_config"), values=section))
     linears = ("model.layers.0.mlp.experts.0.up_proj", "model.layers.0.self_attn.o_proj")
     expert, linear = (BYTES_PER_WEIGHT[said.storage_of(name)] for name in linears)
     return expert, linear

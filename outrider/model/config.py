@@ -132,12 +132,10 @@ def read_json(path: Path) -> Fields:
 
 def parse_config(fields: Fields) -> ModelConfig:
     """The network that a config.json describes; raises ConfigError for one that this code cannot run."""
+    whole = fields
     model_type = fields.text("model_type")
-    quantized = fields
     if model_type == "kimi_k25":
         fields = fields.section("text_config")
-        # The section stands at the top, in text_config, or in both.
-        quantized = fields if fields.has("quantization_config") else quantized
         model_type = fields.text("model_type", default="kimi_k2")
     if model_type not in SUPPORTED_TYPES:
         raise fields.error(
@@ -163,15 +161,10 @@ def parse_config(fields: Fields) -> ModelConfig:
         attention=attention,
         rotary=rotary(fields, attention),
         moe=moe,
-        quantization=quantization(quantized),
+        quantization=parse_quantization(whole),
         bos_token_ids=fields.token_ids("bos_token_id"),
         eos_token_ids=fields.token_ids("eos_token_id"),
     )
-
-
-def quantization(fields: Fields) -> Quantization | None:
-    name = "quantization_config"
-    return parse_quantization(fields.section(name)) if fields.has(name) else None
 
 
 def latent_attention(fields: Fields) -> LatentAttentionConfig:

@@ -49,8 +49,16 @@ def matches(linear: str, entries: Sequence[str]) -> bool:
     )
 
 
-def parse_quantization(fields: Fields) -> Quantization:
-    """What a quantization_config says; raises ConfigError for a form that is not read."""
+def parse_quantization(config: Fields) -> Quantization | None:
+    """What a config.json says, at its top, in its text_config, or in both; None if nothing.
+
+    Raises ConfigError for a form that is not read.
+    """
+    text = config.section("text_config") if config.has("text_config") else config
+    owner = text if text.has("quantization_config") else config
+    if not owner.has("quantization_config"):
+        return None
+    fields = owner.section("quantization_config")
     method = fields.text("quant_method")
     if method == "compressed-tensors":
         return parse_compressed_tensors(fields)

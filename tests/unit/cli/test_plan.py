@@ -101,7 +101,7 @@ def test_a_quantization_that_is_not_read_is_named(tmp_path: Path, capsys: pytest
     config = tmp_path / "config.json"
     config.write_text(json.dumps(KIMI_K25 | {"quantization_config": {"quant_method": "gptq"}}))
     assert main(["plan", str(config)]) == 2
-    message = f"outrider: {config}: quantization_config: quant_method: 'gptq' is not supported"
+    message = f"outrider: {config}: config: quantization_config.quant_method: 'gptq' is not supported"
     assert capsys.readouterr().err.startswith(message)
 
 

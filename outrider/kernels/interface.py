@@ -74,6 +74,32 @@ class Place:
     angles: Angles
 
 
+@dataclass(frozen=True, kw_only=True)
+class SamplingRows:
+    """How the token of each row is chosen, and what it is compared with: sequences one after another.
+
+    The columns of `parameters`: temperature (0: the best score, without noise or filters), top-k (0 keeps
+    all), top-p (1 keeps all), log of min-p (minus infinity keeps all), seed (low and high word), choice, and
+    the position that the token will have. All are below 2^53, so float64 keeps them.
+    """
+
+    parameters: Tensor  # [R, 8] fp64
+    drafts: Tensor  # [R] int64, -1 where no token was guessed: at the last row of each sequence
+    firsts: Tensor  # [B + 1] int64: where each sequence begins, then R; those without rows stand last
+    any_top_k: bool  # does any row that is sampled filter so: known to the host, and part of what is launched
+    any_top_p: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """The model's own tokens, and how far the drafts agree with them."""
+
+    tokens: Tensor  # [R] int64, -1 where no token is allowed or the logits are not finite
+    finite: Tensor  # [R] bool
+    num_accepted: Tensor  # [B] int64: leading drafts that are the model's own tokens
+    bonus: Tensor  # [B] int64: the token behind them; -1 where there is none
+
+
 class Kernels(Protocol):
     """One backend."""
 
@@ -156,7 +182,7 @@ class Kernels(Protocol):
         ...
 
     def pack_experts(self, gate_up: Sequence[StoredWeight], down: Sequence[StoredWeight]) -> Packed:
-        """Take each expert's weights [2 F, D] and [D, F]."""
+        """Take each expert's weights [2 F, D] and [D, F], all of them stored in one form."""
         ...
 
     def experts(self, x: Tensor, choice: Choice, weights: Packed) -> Tensor:
@@ -168,4 +194,17 @@ class Kernels(Protocol):
 
     def combine(self, outputs: Tensor, choice: Choice, shared: Tensor | None) -> Tensor:
         """Weigh [T, A, D] and add in the token's own order in fp32, the shared expert last: -> [T, D]."""
+        ...
+
+    def sample_and_verify(self, logits: Tensor, scores: Tensor, rows: SamplingRows) -> Verified:
+        """Choose the token of each row of scores [R, V] fp32 and compare it with the row's draft.
+
+        scores / temperature go through top-k, top-p and min-p, in that order, which keep what ties with the
+        last one kept; the token is the lowest with the highest float32 sum of score and noise, and the noise
+        of token v is -log(-log(u)), both logs in float64 and rounded once, of u = (x + 0.5) / 2^32 with x =
+        Philox4x32-10(key = seed, counter = (v div 4, position, choice, 0))[v mod 4].
+
+        `logits` are those that the scores were made of, the same tensor if nothing was changed: a row is
+        finite if all of them are. Both are left as they are.
+        """
         ...

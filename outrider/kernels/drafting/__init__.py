@@ -8,7 +8,15 @@ import torch
 from outrider.kernels.drafting.attention import grouped_attention, latent_attention, plan_attention
 from outrider.kernels.drafting.linear import head_linear, linear, pack_head_linear, pack_linear
 from outrider.kernels.drafting.rows import add_rms_norm, rms_norm, silu_product
-from outrider.kernels.torch import combine, experts, gate, pack_experts, rotate, write_latent
+from outrider.kernels.torch import (
+    combine,
+    experts,
+    gate,
+    pack_experts,
+    rotate,
+    sample_and_verify,
+    write_latent,
+)
 
 NAME = "drafting"
 VERSION = 1
@@ -34,6 +42,7 @@ __all__ = [
     "plan_attention",
     "rms_norm",
     "rotate",
+    "sample_and_verify",
     "silu_product",
     "write_latent",
 ]

@@ -9,6 +9,7 @@ from outrider.kernels.torch.gate import gate
 from outrider.kernels.torch.linear import head_linear, linear, pack_head_linear, pack_linear
 from outrider.kernels.torch.rms_norm import add_rms_norm, rms_norm
 from outrider.kernels.torch.rotate import rotate
+from outrider.kernels.torch.sample_verify import sample_and_verify
 from outrider.kernels.torch.silu_product import silu_product
 from outrider.kernels.torch.write_latent import write_latent
 
@@ -36,6 +37,7 @@ __all__ = [
     "plan_attention",
     "rms_norm",
     "rotate",
+    "sample_and_verify",
     "silu_product",
     "write_latent",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
@@ -136,13 +137,11 @@ class SamplingState:
 
     @cached_property
     def row_parameters(self) -> tuple[float, ...]:
-        """Temperature, top-k, top-p, min-p, seed (low and high word) and choice, as one row of a table.
-
-        Every number is below 2^53, so float64 keeps it; temperature 0 divides by nothing.
-        """
+        """All of a row of SamplingRows.parameters but the position."""
         sampling, seed = self.params.sampling, self.params.seed
         return (
-            sampling.temperature or 1.0, sampling.top_k, sampling.top_p, sampling.min_p,
+            sampling.temperature, sampling.top_k, sampling.top_p,
+            math.log(sampling.min_p) if sampling.min_p > 0 else -math.inf,
             seed & 0xFFFFFFFF, seed >> 32, self.params.choice,
         )  # fmt: skip
 

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from outrider.model.sampling.choose import choose
+from outrider.kernels.interface import Verified
 from outrider.model.sampling.logprobs import Logprobs, logprobs_of
 from outrider.model.sampling.processors import Chain
 
@@ -33,22 +31,19 @@ class NoToken:
     finite: bool
 
 
-def verify(logits: Tensor, chains: list[Chain]) -> list[Output | NoToken]:  # [R, V]
-    """Chooses the tokens of every chain and appends them to its state. The rows follow the chains.
+def outputs(verified: Verified, logits: Tensor, chains: list[Chain]) -> list[Output | NoToken]:
+    """Appends what was verified to the states of the chains; of `logits` only log-probabilities are made.
 
     A sequence gets what it would get one token at a time: rows behind the first wrong draft do not count, and
     a row without a token ends the output before it. A complete grammar leaves no token, whether the row
     before it was a draft's, this step's last or an earlier run's: there the output ends, and has not failed.
     """
-    # A sum is finite only if all its terms are, and costs a fiftieth of looking at each.
-    finite = torch.isfinite(logits.sum(dim=-1)).cpu().numpy()  # [R]
-    if not finite.all():
-        logits = torch.where(torch.from_numpy(finite).to(logits.device)[:, None], logits, 0.0)
-    chosen = np.where(finite, choose(logits, chains), -1).tolist()
+    chosen, num_accepted = verified.tokens.tolist(), verified.num_accepted.tolist()
+    finite = verified.finite.tolist()
     firsts = list(accumulate((chain.num_rows for chain in chains), initial=0))
     token_ids = [
-        _leading(chosen[first : first + chain.num_rows], chain)
-        for first, chain in zip(firsts, chains, strict=False)
+        _leading(chosen[first : first + num + 1], chain)
+        for first, num, chain in zip(firsts, num_accepted, chains, strict=False)
     ]
     logprobs = _logprobs(logits, chains, firsts, token_ids)
     return [
@@ -60,13 +55,13 @@ def verify(logits: Tensor, chains: list[Chain]) -> list[Output | NoToken]:  # [R
 
 
 def _leading(chosen: list[int], chain: Chain) -> list[int]:
-    """Returns the tokens up to the first that differs from its draft, stops or is the last one allowed."""
+    """Returns the accepted tokens and the bonus up to one that stops, is the last allowed, or is none."""
     state, token_ids = chain.state, []
-    for token_id, draft in zip(chosen, (*chain.draft, None), strict=True):
+    for token_id in chosen:
         if token_id < 0:
             break
         token_ids.append(token_id)
-        if token_id != draft or token_id in state.stop_token_ids or len(token_ids) >= state.num_tokens_left:
+        if token_id in state.stop_token_ids or len(token_ids) >= state.num_tokens_left:
             break
     return token_ids
 

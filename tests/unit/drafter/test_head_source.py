@@ -14,7 +14,7 @@ from opentelemetry.trace import INVALID_SPAN
 from safetensors.torch import load_file, save_file
 
 from outrider.model.draft_head import FEATURE_DTYPE, DraftHead
-from outrider.model.sampling import Chain, SamplingState, choose
+from outrider.model.sampling import Chain, SamplingState, noised_scores
 from outrider.params import SamplingParams, SequenceParams
 from outrider.rpc.config import ConfigError
 from services.drafter import sampled
@@ -145,7 +145,8 @@ def test_a_draft_ranks_tokens_by_the_sequence_s_own_parameters_and_noise(new_sou
     token_ids = stream.sequence.token_ids.tolist()
     _, logits = plain.rows(stream.features.double(), token_ids[1:])
     state = SamplingState(MIXED, token_ids, len(token_ids), max_model_len=1024)
-    assert list(guess.token_ids) == choose(logits[-1:].float(), [Chain(state, [])]).tolist()
+    scores = noised_scores(logits[-1:].float(), [Chain(state, [])])
+    assert list(guess.token_ids) == scores.argmax(dim=-1).tolist()
 
 
 def test_one_batch_gives_what_single_questions_give(new_source):

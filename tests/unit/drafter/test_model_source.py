@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from opentelemetry.trace import INVALID_SPAN
 from safetensors.torch import load_file, save_file
 
-from outrider.model.sampling import Chain, Output, SamplingState, choose, verify
+from outrider.kernels import load_kernels
+from outrider.model.sampling import Chain, Output, SamplingState, choose, outputs
 from outrider.model.transformer import Transformer
 from outrider.params import ReasoningLimit, SamplingParams, SequenceParams
 from outrider.rpc.config import ConfigError
@@ -222,7 +223,8 @@ def test_every_guess_of_the_target_itself_is_accepted(kind, params, directories,
         (guess,) = ask(source, (sequence, (), 8))
         draft = list(guess.token_ids)
         rows = Driver(model).logits([*state.token_ids.tolist(), *draft])[-len(draft) - 1 :]
-        (output,) = verify(rows, [Chain(state, draft)])
+        chains = [Chain(state, draft)]
+        (output,) = outputs(choose(rows, chains, load_kernels("torch")), rows, chains)
         assert isinstance(output, Output)
         assert output.num_accepted_tokens == len(draft)
         sequence.extend(array("I", output.token_ids))
@@ -238,7 +240,7 @@ def test_the_same_noise_agrees_more_often_than_another(dense, executor):
         params = SequenceParams(sampling=SamplingParams(temperature=6.0), seed=seed)
         state = SamplingState(params, PROMPT, len(PROMPT), max_model_len=200)
         # A target that differs from the draft model.
-        (token_id,) = choose(row[None] * 0.9, [Chain(state, [])])
+        (token_id,) = choose(row[None] * 0.9, [Chain(state, [])], load_kernels("torch")).tokens.tolist()
         for shift in agreed:
             other = SequenceParams(sampling=params.sampling, seed=seed + shift * 1000)
             (guess,) = ask(source, (opened(PROMPT, other), (), 1))

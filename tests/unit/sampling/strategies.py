@@ -6,9 +6,11 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from outrider.model.sampling import Chain, SamplingState, verify
+from outrider.kernels import load_kernels
+from outrider.model.sampling import Chain, SamplingState, choose, outputs
 from outrider.params import ReasoningLimit, SamplingParams, SequenceParams
 
+KERNELS = load_kernels("torch")
 VOCAB_SIZE = 30
 MAX_MODEL_LEN = 64
 token_ids = st.integers(0, VOCAB_SIZE - 1)
@@ -45,6 +47,11 @@ def logits_after(tokens, vocab_size=VOCAB_SIZE, scale=4.0):
     return (np.random.default_rng(seed).normal(size=vocab_size) * scale).round(1).astype(np.float32)
 
 
+def choose_tokens(logits, chains):
+    """Returns the model's own token of each row."""
+    return choose(logits, chains, KERNELS).tokens.numpy()
+
+
 def state_of(params, prompt, output=(), grammar=None):
     """Returns the state of a sequence with this prompt and output."""
     tokens = [*prompt, *output]
@@ -59,7 +66,8 @@ def step(states, drafts, logits_after=logits_after) -> list[Any]:
         for length in range(len(draft) + 1)
     ]
     chains = [Chain(state, draft) for state, draft in zip(states, drafts, strict=True)]
-    return verify(torch.from_numpy(np.stack(rows)), chains)
+    logits = torch.from_numpy(np.stack(rows))
+    return outputs(choose(logits, chains, KERNELS), logits, chains)
 
 
 def is_over(state):

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from outrider.model.sampling import Chain, choose
+from outrider.model.sampling import Chain
 from outrider.params import SamplingParams, SequenceParams
 from tests.unit.sampling import reference
-from tests.unit.sampling.strategies import logits_after, sequence_params, state_of, token_ids
+from tests.unit.sampling.strategies import choose_tokens, logits_after, sequence_params, state_of, token_ids
 
 NUM_DRAWS = 6000
 CASES = [
@@ -33,7 +33,7 @@ def p_value(sampling, expected):
         Chain(state_of(SequenceParams(sampling=sampling, seed=seed * 7919), PROMPT, OUTPUT), [])
         for seed in range(NUM_DRAWS)
     ]
-    counts = np.bincount(choose(row.repeat(NUM_DRAWS, 1), chains), minlength=len(row))
+    counts = np.bincount(choose_tokens(row.repeat(NUM_DRAWS, 1), chains), minlength=len(row))
     assert counts[expected == 0].sum() == 0
     # Tokens expected fewer than five times are taken together, as the test demands.
     rare = expected * NUM_DRAWS < 5
@@ -64,7 +64,7 @@ def test_positions_and_choices_draw_independently():
     row = torch.zeros(1, 4)
     draws = [
         [
-            int(choose(row, [Chain(state_of(SequenceParams(choice=choice), [0] * length), [])])[0])
+            int(choose_tokens(row, [Chain(state_of(SequenceParams(choice=choice), [0] * length), [])])[0])
             for length in range(40)
         ]
         for choice in (0, 1)
@@ -77,7 +77,7 @@ def test_positions_and_choices_draw_independently():
 def test_tokens_equal_the_definition(params, prompt, output):
     row = logits_after(prompt + output)
     values = reference.filtered(reference.scores(row, params, prompt, output), params.sampling)
-    (chosen,) = choose(torch.from_numpy(row)[None], [Chain(state_of(params, prompt, output), [])])
+    (chosen,) = choose_tokens(torch.from_numpy(row)[None], [Chain(state_of(params, prompt, output), [])])
     if values.max() == -np.inf:
         assert chosen == -1
         return
@@ -108,23 +108,23 @@ def test_a_row_gets_the_same_token_alone_and_in_any_batch(seed, vocab_size, scal
             (Chain(state, []), torch.from_numpy(generator.normal(size=vocab_size) * scale).float())
         )
     logits = torch.stack([row for _, row in sequences])
-    together = choose(logits, [chain for chain, _ in sequences])
-    alone = [int(choose(row[None], [chain])[0]) for chain, row in sequences]
+    together = choose_tokens(logits, [chain for chain, _ in sequences])
+    alone = [int(choose_tokens(row[None], [chain])[0]) for chain, row in sequences]
     assert together.tolist() == alone
-    assert choose(logits.flip(0), [chain for chain, _ in reversed(sequences)]).tolist() == alone[::-1]
+    assert choose_tokens(logits.flip(0), [chain for chain, _ in reversed(sequences)]).tolist() == alone[::-1]
 
 
 def test_ties_at_temperature_zero_go_to_the_lowest_token():
     row = torch.tensor([[0.0, 5.0, 2.0, 5.0]])
     greedy = SequenceParams(sampling=SamplingParams(temperature=0))
     biased = SequenceParams(sampling=SamplingParams(temperature=0, logit_bias={0: 5.0}))
-    assert choose(row, [Chain(state_of(greedy, [0]), [])]).tolist() == [1]
-    assert choose(row, [Chain(state_of(biased, [0]), [])]).tolist() == [0]
+    assert choose_tokens(row, [Chain(state_of(greedy, [0]), [])]).tolist() == [1]
+    assert choose_tokens(row, [Chain(state_of(biased, [0]), [])]).tolist() == [0]
 
 
 def test_logits_are_left_as_they_are():
     row = torch.randn(1, 40, generator=torch.Generator().manual_seed(0))
     before = row.clone()
     sampling = SamplingParams(temperature=0.5, top_k=3, presence_penalty=1.0)
-    choose(row, [Chain(state_of(SequenceParams(sampling=sampling), [0], [1]), [])])
+    choose_tokens(row, [Chain(state_of(SequenceParams(sampling=sampling), [0], [1]), [])])
     assert torch.equal(row, before)

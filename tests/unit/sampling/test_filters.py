@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.model.sampling import filters
+from outrider.kernels.torch import filters
 from outrider.params import SamplingParams
 from tests.unit.sampling import reference
 
@@ -18,7 +18,7 @@ def kept(rows, *, top_k=0, top_p=1.0, min_p=0.0):
     num_rows = len(scores)
     filters.filter_top_k(scores, torch.full((num_rows,), top_k))
     filters.filter_top_p(scores, torch.full((num_rows,), top_p, dtype=torch.float64))
-    filters.filter_min_p(scores, torch.full((num_rows,), min_p, dtype=torch.float64))
+    filters.filter_min_p(scores, torch.full((num_rows,), min_p, dtype=torch.float64).log())
     return [row.nonzero()[0].tolist() for row in (scores > -INF).numpy()]
 
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.model.sampling.choose import MAX_DISTANCE
-from outrider.model.sampling.philox import gumbel_noise, philox4x32_10
+from outrider.kernels.torch.philox import gumbel_noise, philox4x32_10
+from outrider.kernels.torch.sample_verify import MAX_DISTANCE
 from tests.unit.sampling import reference
 
 # Random123's kat_vectors, philox4x32 with 10 rounds: counter, key, result.

@@ -5,15 +5,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.model.sampling import Chain, choose
-from tests.unit.sampling.strategies import logits_after, sequence_params, state_of, token_ids
+from outrider.model.sampling import Chain
+from tests.unit.sampling.strategies import choose_tokens, logits_after, sequence_params, state_of, token_ids
 
 tokens = st.lists(token_ids, max_size=6)
 
 
 def token_after(state):
     row = torch.from_numpy(logits_after(state.token_ids.tolist()))
-    return choose(row[None], [Chain(state, [])]).tolist()
+    return choose_tokens(row[None], [Chain(state, [])]).tolist()
 
 
 @given(sequence_params, st.lists(token_ids, min_size=1, max_size=6), tokens, tokens, tokens)

@@ -1,11 +1,9 @@
 """Top-k, top-p and min-p: which scores stay in the race. What ties with the last one kept is kept."""
 
-import math
-
 import torch
 from torch import Tensor
 
-from outrider.model.sampling.processors import NEGATIVE_INFINITY
+NEGATIVE_INFINITY = float("-inf")
 
 # How many of the best scores are looked at before a whole row is sorted.
 _NUM_BEST = 256
@@ -30,15 +28,10 @@ def filter_top_p(scores: Tensor, top_p: Tensor) -> None:  # [n, V], [n] float64
         scores[rows] = subset.masked_fill_(subset < last_kept[:, None], NEGATIVE_INFINITY)
 
 
-def filter_min_p(scores: Tensor, min_p: Tensor) -> None:  # [n, V], [n] float64
-    """Drops, in place, the scores whose probability is below min_p times the best's; 0 keeps all."""
-    if bool((min_p > 0).any()):
-        # log(0) is minus infinity, which drops nothing.
-        distance = torch.tensor(
-            [math.log(value) if value > 0 else NEGATIVE_INFINITY for value in min_p.tolist()]
-        )
-        lowest = scores.amax(dim=-1) + distance.to(scores)
-        scores.masked_fill_(scores < lowest[:, None], NEGATIVE_INFINITY)
+def filter_min_p(scores: Tensor, log_min_p: Tensor) -> None:  # [n, V], [n] float64
+    """Drops, in place, the scores whose probability is below min_p times the best's; log 0 keeps all."""
+    lowest = scores.amax(dim=-1) + log_min_p.to(scores.dtype)
+    scores.masked_fill_(scores < lowest[:, None], NEGATIVE_INFINITY)
 
 
 def _last_kept_by_top_p(scores: Tensor, top_p: Tensor) -> Tensor:  # [n, V], [n] -> [n]

@@ -36,8 +36,8 @@ def processor() -> str:
     )
 
 
-def machine() -> str:
-    """Describes what is measured on."""
+def host() -> str:
+    """Describes the machine that runs this."""
     return f"{processor()}, {os.cpu_count()} cores, torch {version('torch')}"
 
 
@@ -47,13 +47,25 @@ def command() -> str:
     return shlex.join(["python", "-m", module.removesuffix(".__main__"), *sys.argv[1:]])
 
 
-def save(name: str, rows: Sequence[Mapping[str, Any]], directory: Path = DIRECTORY) -> None:
-    """Writes a result of the module that runs, over the one before."""
-    _write(name, command(), rows, directory)
+def save(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    directory: Path = DIRECTORY,
+    *,
+    machine: str | None = None,
+) -> None:
+    """Writes a result of the module that runs, over the one before; `machine` is another than the host."""
+    _write(name, command(), rows, directory, machine)
 
 
-def _write(name: str, command: str, rows: Sequence[Mapping[str, Any]], directory: Path) -> None:
-    result = Result(command=command, machine=machine(), day=date.today().isoformat(), rows=rows)
+def _write(
+    name: str,
+    command: str,
+    rows: Sequence[Mapping[str, Any]],
+    directory: Path,
+    machine: str | None = None,
+) -> None:
+    result = Result(command=command, machine=machine or host(), day=date.today().isoformat(), rows=rows)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f"{name}.json").write_text(json.dumps(asdict(result), indent=1) + "\n")
 

@@ -41,6 +41,7 @@ class Compiled:
     registers: int
     spills: int  # bytes stored and loaded
     shared_bytes: int
+    tensor_memory: int  # columns of Blackwell's memory for accumulators
     instructions: Counter[str]  # of MATRIX_INSTRUCTIONS and COPY_INSTRUCTIONS, by name
 
     @property
@@ -65,6 +66,7 @@ def compile_launch(launch: Launch, arch: int) -> Compiled:
         registers=int(_found(r"REG:(\d+)", usage)),
         spills=_spilled_bytes(sass),
         shared_bytes=int(built.metadata.shared),
+        tensor_memory=int(built.metadata.tmem_size),
         instructions=Counter(
             name
             for name in re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?(\w+)", sass, re.MULTILINE)
@@ -73,19 +75,24 @@ def compile_launch(launch: Launch, arch: int) -> Compiled:
     )
 
 
+def launch_key(launch: Launch) -> str:
+    """Tells launches apart that compile to different code."""
+    return f"{_source(launch).hash()} {launch.num_warps} {launch.num_stages}"
+
+
 def _source(launch: Launch) -> ASTSource:
     """The kernel with the types that a launch would find, and its promises about alignment."""
-    names = launch.kernel.arg_names
     signature: dict[str, str] = {}
     constants: dict[str, Any] = {}
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
-    for place, name in enumerate(names):
-        value = launch.arguments.get(name)
-        if value is None or (type(value) is int and value == 1):
+    for place, parameter in enumerate(launch.kernel.params):
+        name, value = parameter.name, launch.arguments.get(parameter.name)
+        is_special = type(value) is int and not parameter.do_not_specialize
+        if value is None or (is_special and value == 1):
             signature[name], constants[name] = "constexpr", 1 if value == 1 else launch.constants.get(name)
             continue
         signature[name] = _type(value)
-        if isinstance(value, Tensor) or (type(value) is int and value % ALIGNMENT == 0):
+        if isinstance(value, Tensor) or (is_special and value % ALIGNMENT == 0):
             attributes[(place,)] = [["tt.divisibility", ALIGNMENT]]
     return ASTSource(launch.kernel, signature, constants, attributes)
 

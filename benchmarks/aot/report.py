@@ -1,0 +1,149 @@
+"""Compiles cases in parallel and judges what came out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cache
+from multiprocessing import get_context
+from typing import Any, Self
+
+from benchmarks.aot.case import Case
+from benchmarks.aot.cases import all_cases
+from benchmarks.aot.compiled import Compiled, compile_launch, launch_key
+
+ARCHS = (90, 100)
+NUM_PROCESSES = 2
+# Of one block: 227 KiB on compute capabilities 9.0 and 10.0 (CUDA C++ Programming Guide).
+MAX_SHARED_BYTES = 232_448
+# Columns of a multiprocessor's tensor memory on 10.0 (PTX ISA, tcgen05.alloc).
+MAX_TENSOR_MEMORY = 512
+# The products of each chip's own tensor cores; it runs those of older chips at half the rate or less.
+OWN_PRODUCTS = {90: ("HGMMA", "QGMMA", "IGMMA"), 100: ("UTCHMMA", "UTCQMMA", "UTCIMMA")}
+# Another release of the compiler may take a register more; a tenth more is a change of ours.
+MORE_REGISTERS = 1.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One case compiled for one architecture."""
+
+    kernel: str
+    dtype: str
+    arch: int
+    shape: Mapping[str, int | str]
+    spills: int
+    registers: int
+    shared_bytes: int
+    tensor_memory: int
+    matrix_instructions: int
+    instructions: Mapping[str, int]
+    is_product: bool
+
+    @classmethod
+    def of(cls, case: Case, arch: int, compiled: Compiled) -> Self:
+        """Puts a case and what it compiles to side by side."""
+        return cls(
+            kernel=case.kernel,
+            dtype=case.dtype,
+            arch=arch,
+            shape=case.shape,
+            spills=compiled.spills,
+            registers=compiled.registers,
+            shared_bytes=compiled.shared_bytes,
+            tensor_memory=compiled.tensor_memory,
+            matrix_instructions=sum(compiled.matrix_instructions.values()),
+            instructions=dict(compiled.instructions),
+            is_product=case.is_product,
+        )
+
+    @property
+    def title(self) -> str:
+        """Names the row."""
+        sizes = ", ".join(f"{name} {value}" for name, value in self.shape.items())
+        return f"{self.kernel} {self.dtype} on sm_{self.arch} ({sizes})"
+
+    @property
+    def products(self) -> frozenset[str]:
+        """The kinds of own products in the code."""
+        return frozenset(self.instructions) & frozenset(OWN_PRODUCTS[self.arch])
+
+    def faults(self) -> Iterator[str]:
+        """Yields what must not be, in words."""
+        if self.spills:
+            yield f"{self.spills} bytes are spilled"
+        if self.shared_bytes > MAX_SHARED_BYTES:
+            yield f"{self.shared_bytes} bytes of shared memory, {MAX_SHARED_BYTES} at most"
+        if self.tensor_memory > MAX_TENSOR_MEMORY:
+            yield f"{self.tensor_memory} columns of tensor memory, {MAX_TENSOR_MEMORY} at most"
+        if self.is_product and not self.products:
+            yield f"none of {', '.join(OWN_PRODUCTS[self.arch])}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the row as it is kept and printed."""
+        return asdict(self)
+
+
+def compile_cases(archs: Sequence[int], *, few: bool = False) -> list[Row]:
+    """Compiles cases for every architecture; those that come to the same code only once."""
+    wanted = dict(enumerate(all_cases()))
+    if few:
+        # A later case of the same kernel and type takes the place of an earlier one.
+        last = {(case.kernel, case.dtype): number for number, case in wanted.items()}
+        wanted = {number: wanted[number] for number in last.values()}
+    keys = {number: launch_key(case.launch) for number, case in wanted.items()}
+    tasks = {(keys[number], arch): (number, arch) for number in wanted for arch in archs}
+    # Not forked: the threads of torch do not live on in a fork.
+    with ProcessPoolExecutor(NUM_PROCESSES, mp_context=get_context("spawn")) as pool:
+        compiled = dict(zip(tasks, pool.map(compile_case, *zip(*tasks.values(), strict=True)), strict=True))
+    return [Row.of(case, arch, compiled[keys[n], arch]) for n, case in wanted.items() for arch in archs]
+
+
+def compile_case(number: int, arch: int) -> Compiled:
+    """Compiles one of all cases, which each process makes for itself: kernels cannot be sent to another."""
+    case = cached_cases()[number]
+    try:
+        return compile_launch(case.launch, arch)
+    except Exception as error:
+        raise RuntimeError(f"{case.kernel} {case.dtype} on sm_{arch} {dict(case.shape)}: {error}") from error
+
+
+@cache
+def cached_cases() -> list[Case]:
+    """Returns all cases, made once."""
+    return all_cases()
+
+
+def regressions(rows: Sequence[Row], recorded: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Says where rows are worse than those recorded: more registers, fewer kinds of products, not there."""
+    before = {_key(row): row for row in recorded}
+    found = []
+    for row in rows:
+        old = before.get(_key(row.as_dict()))
+        if old is None:
+            found.append(f"{row.title}: is not recorded")
+            continue
+        if row.registers > MORE_REGISTERS * old["registers"]:
+            found.append(f"{row.title}: {row.registers} registers, {old['registers']} before")
+        if lost := frozenset(old["instructions"]) & frozenset(OWN_PRODUCTS[row.arch]) - row.products:
+            found.append(f"{row.title}: no {', '.join(sorted(lost))} any more")
+    return found
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["kernel"], row["dtype"], row["arch"], tuple(sorted(row["shape"].items()))
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Returns the rows as a table for a terminal."""
+    lines = [
+        f"{'kernel':<16}{'type':<6}{'arch':<5}{'model':<13}{'ranks':>5}{'tokens':>7}{'regs':>6}{'spills':>7}"
+        f"{'shared':>8}{'tensor':>7}  instructions"
+    ]
+    for row in rows:
+        shape, counts = row.shape, row.instructions
+        lines.append(
+            f"{row.kernel:<16}{row.dtype:<6}{row.arch:<5}{shape['model']:<13}{shape['num_ranks']:>5}"
+            f"{shape['num_tokens']:>7}{row.registers:>6}{row.spills:>7}{row.shared_bytes:>8}"
+            f"{row.tensor_memory:>7}  {' '.join(f'{name} {counts[name]}' for name in sorted(counts))}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,98 @@
+"""Checks and measures the kernels on a GPU, in under eight minutes.
+
+    python -m benchmarks.gpu_check [--part NAME ...] [--tiny]
+
+It needs this repository, torch and Triton. Each part is a process of its own: one that fails, hangs or breaks
+the device is reported and hides no other. Prints every figure, with PASS or MISS where there is a target, and
+writes docs/results/gpu_<card>.json. --tiny runs the same code in Triton's interpreter, without a GPU: its
+figures mean nothing and are not kept.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import version
+from time import perf_counter
+
+from benchmarks import results
+from benchmarks.gpu.finding import Finding, table
+
+# Seconds that each may take: 450 in all.
+PARTS: Mapping[str, int] = {
+    "card": 30,
+    "correctness": 90,
+    "bits": 90,
+    "experts": 70,
+    "attention": 60,
+    "sampling": 30,
+    "model_slice": 80,
+}
+
+
+def main() -> int:
+    """Runs parts, prints and keeps what they find, and returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--part", action="append", choices=PARTS, help="all if left out")
+    parser.add_argument("--tiny", action="store_true", help="run the code, in the interpreter")
+    parser.add_argument("--inside", choices=PARTS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.tiny:
+        # Read when kernels are imported, here and in the parts' processes.
+        os.environ["TRITON_INTERPRET"] = "1"
+    if arguments.inside:
+        run_inside(arguments.inside, is_tiny=arguments.tiny)
+        return 0
+    findings = [f for part in arguments.part or PARTS for f in run(part, is_tiny=arguments.tiny)]
+    print(table(findings))
+    if not arguments.tiny:
+        keep(findings)
+    return 1 if any(finding.is_reached is False for finding in findings) else 0
+
+
+def run(part: str, *, is_tiny: bool) -> Iterator[Finding]:
+    """Yields what a part finds in a process of its own, and whether it came to its end in time."""
+    line = [sys.executable, "-m", "benchmarks.gpu_check", "--inside", part, *(["--tiny"] if is_tiny else [])]
+    start = perf_counter()
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, cwd=results.ROOT) as process:
+        timer = threading.Timer(PARTS[part], process.kill)
+        timer.start()
+        assert process.stdout is not None
+        for text in process.stdout:
+            finding = Finding.from_line(text)
+            print(f"{finding.part}: {finding.name}: {finding.value:.4g} {finding.unit}", flush=True)
+            yield finding
+        status = process.wait()
+        timer.cancel()
+    took = perf_counter() - start
+    name = "finished" if status == 0 else f"ended with status {status}"
+    yield Finding(part=part, name=name, value=took, unit="s", target="all of it", is_reached=status == 0)
+
+
+def run_inside(part: str, *, is_tiny: bool) -> None:
+    """Runs a part here and prints each finding as a line."""
+    from benchmarks.gpu.bench import Bench
+
+    bench = Bench.in_interpreter() if is_tiny else Bench.on_gpu()
+    for finding in import_module(f"benchmarks.gpu.{part}").measure(bench):
+        print(finding.line, flush=True)
+
+
+def keep(findings: Sequence[Finding]) -> None:
+    """Writes the findings under the card's name."""
+    import torch
+
+    card = torch.cuda.get_device_name()
+    name = re.sub(r"\W+", "_", card.lower().removeprefix("nvidia ")).strip("_")
+    where = f"{card}, torch {version('torch')}, triton {version('triton')}"
+    results.save(f"gpu_{name}", [finding.as_row() for finding in findings], machine=where)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""Writes docs/gpu.md: what is known of the kernels without a GPU, and what was measured on one.
+
+python -m benchmarks.gpu_page
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks import floor, launches, published, results
+from benchmarks.aot_report import RESULT
+from benchmarks.sections import markdown
+
+PATH = results.ROOT / "docs" / "gpu.md"
+ROWS_BY_KERNEL = 8
+TITLES = {"kimi-k2.5": "Kimi K2.5, int4 experts", "deepseek-v3": "DeepSeek-V3, FP8"}
+
+HEAD = """# GPUs
+
+`make bench` writes this page (`python -m benchmarks.gpu_page`).
+
+## Measured
+
+{measured}
+
+## Compiled
+
+`python -m benchmarks.aot_report` compiles every launch of the two models below, whole and one of eight
+ranks, for a step of 8 rows and a chunk of 2,048, without a GPU or a driver. It ends non-zero on a spill, on
+more shared memory than a block may have (232,448 bytes), on more than the 512 columns of tensor memory, and
+on a product without the chip's own instructions (HGMMA or QGMMA on sm_90, UTCHMMA or UTCQMMA on sm_100).
+`docs/results/aot.json` holds every row; a test compares with it. In the table: the most of any launch, and
+the products found.
+
+{compiled}
+
+## On paper
+
+Bytes and operations follow from shapes (`benchmarks/floor.py`). Every row of a step is of a sequence of its
+own, has {context:,} tokens in the cache, and picks experts for itself, so that the number of distinct
+experts is E (1 - (1 - A/E)^n). The floor of a kernel is the longer of moving its bytes and multiplying its
+numbers at the data sheet's rates: 4.8 and 8 TB/s; 989 and 2,250 TFLOP/s in bf16, 1,979 and 4,500 in FP8
+(NVIDIA's data sheets of H200 and DGX B200, dense). int4 is multiplied in bf16. Eight devices share weights,
+heads and activations; each reads the whole latent cache; what they exchange is not counted. A step cannot
+be faster than the sum of its kernels' floors; it is slower by what launches and tails take.
+
+{models}"""
+
+MODEL = """
+### {title}
+
+{steps}
+
+A step of {num_rows} rows by kernel:
+
+{kernels}
+
+It makes {num_launches:,} launches, counted by running the network's code on tensors without memory
+(`benchmarks/launches.py`): {launches}. Each microsecond between two of them would add {added:.2f} ms.
+"""
+
+NOT_MEASURED = """\
+No GPU was to be had, so no figure on this page was measured on one. `python -m benchmarks.gpu_check` checks
+every kernel against torch and measures it, in under eight minutes, with this repository, torch and Triton;
+it writes `docs/results/gpu_<card>.json`, of which this section is then made."""
+
+
+def main() -> None:
+    """Writes the page."""
+    page = HEAD.format(
+        measured="\n\n".join(measured()) or NOT_MEASURED,
+        compiled=compiled(),
+        context=floor.CONTEXT,
+        models="".join(on_paper(model) for model in published.MODELS),
+    )
+    PATH.write_text(page)
+
+
+def measured() -> Iterator[str]:
+    """Yields a table for each card."""
+    for path in sorted(results.DIRECTORY.glob("gpu_*.json")):
+        result = results.load(path.stem)
+        assert result is not None
+        rows = [
+            {**row, "verdict": {True: "reached", False: "missed"}.get(row["is_reached"], "")}
+            for row in result.rows
+        ]
+        columns = {
+            "part": "part",
+            "name": "what",
+            "value": "value",
+            "unit": "unit",
+            "target": "target",
+            "verdict": "",
+        }
+        yield f"{result.machine}, {result.day}:\n\n{markdown(rows, columns)}"
+
+
+def compiled() -> str:
+    """Returns the report's rows, one for each kernel, type of weight and architecture."""
+    result = results.load(RESULT)
+    if result is None:
+        return "Nothing is recorded."
+    groups: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
+    for row in result.rows:
+        groups.setdefault((row["kernel"], row["dtype"], row["arch"]), []).append(row)
+    return markdown([_summary(*key, rows) for key, rows in sorted(groups.items())])
+
+
+def _summary(kernel: str, dtype: str, arch: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    found = sorted({name for row in rows for name in row["instructions"] if "MMA" in name})
+    return {
+        "kernel": kernel,
+        "weights": dtype,
+        "arch": f"sm_{arch}",
+        "launches": len(rows),
+        "registers": max(row["registers"] for row in rows),
+        "spills": max(row["spills"] for row in rows),
+        "shared bytes": max(row["shared_bytes"] for row in rows),
+        "products": " ".join(found),
+    }
+
+
+def on_paper(model: str) -> str:
+    """Returns a model's tables."""
+    counts = launches.count(model, ROWS_BY_KERNEL)
+    num_launches = sum(counts.values())
+    return MODEL.format(
+        title=TITLES[model],
+        steps=markdown(list(floor.step_rows(model))),
+        num_rows=ROWS_BY_KERNEL,
+        kernels=markdown(list(floor.kernel_rows(model, ROWS_BY_KERNEL))),
+        num_launches=num_launches,
+        launches=", ".join(f"{kernel} {number}" for kernel, number in counts.items()),
+        added=num_launches / 1e3,
+    )
+
+
+if __name__ == "__main__":
+    main()

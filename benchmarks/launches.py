@@ -1,0 +1,94 @@
+"""What one step launches, counted by running the network's own code on tensors without memory.
+
+python -m benchmarks.launches [--model kimi-k2.5] [--rows 8]
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks import published
+from benchmarks.aot.recording import recorded
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.model_slice import BLOCK_SIZE, StepSize, make_batch
+from benchmarks.gpu.random_checkpoint import random_model
+from benchmarks.gpu.sampling import sampling_rows
+from outrider.kernels import load_kernels
+from outrider.model.config import ModelConfig
+from outrider.model.transfer import tensors_of, with_tensors
+
+META = torch.device("meta")
+CONTEXT = 4096
+TORCH = "torch"
+"""What torch's own operations are counted as."""
+
+
+class CountedOperations(TorchDispatchMode):
+    """Counts operations of torch that compute something: not views of tensors, nor room for new ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_operations = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        returns = func._schema.returns
+        is_view = bool(returns) and all(
+            value.alias_info and not value.alias_info.is_write for value in returns
+        )
+        if not is_view and "empty" not in func._schema.name and "detach" not in func._schema.name:
+            self.num_operations += 1
+        return func(*args, **(kwargs or {}))
+
+
+def count(model: str, num_rows: int) -> Mapping[str, int]:
+    """Returns how many launches of each kernel a step of so many rows, each of its own sequence, makes."""
+    config = published.read_config(model)
+    first, second = (count_layers(config, num_rows, config.num_dense_layers + extra) for extra in (1, 2))
+    num_more = config.num_layers - config.num_dense_layers - 1
+    return {kernel: first[kernel] + num_more * (second[kernel] - first[kernel]) for kernel in second}
+
+
+def count_layers(config: ModelConfig, num_rows: int, num_layers: int) -> Counter[str]:
+    """Counts the launches of the first layers with embedding, head and sampling, in falling order."""
+    bench = Bench(
+        device=META,
+        dtype=torch.bfloat16,
+        precision=torch.bfloat16,
+        kernels=load_kernels("triton"),
+        model=replace(config, num_layers=num_layers),
+        is_tiny=False,
+    )
+    network = random_model(bench)
+    size = StepSize(num_sequences=num_rows, num_drafts=0)
+    cache = network.new_kv_cache(num_rows * (CONTEXT // BLOCK_SIZE + 1), BLOCK_SIZE)
+    inputs = network.lay_out(make_batch(bench, size, CONTEXT, seed=0), BLOCK_SIZE)
+    inputs = with_tensors(inputs, [tensor.to(META) for tensor in tensors_of(inputs)])
+    rows = sampling_rows(bench, num_rows, top_p=1.0, num_rows_per_sequence=1)
+    with torch.inference_mode(), recorded() as launches, CountedOperations() as others:
+        logits = network.compute(inputs, cache).logits
+        bench.kernels.sample_and_verify(logits, logits, rows)
+    counts = Counter(launch.kernel.__name__.removesuffix("_kernel") for launch in launches)
+    return Counter({**dict(counts.most_common()), TORCH: others.num_operations})
+
+
+def main() -> None:
+    """Prints the counts."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", choices=published.MODELS, default="kimi-k2.5")
+    parser.add_argument("--rows", type=int, default=8)
+    arguments = parser.parse_args()
+    counts = count(arguments.model, arguments.rows)
+    for kernel, number in counts.items():
+        print(f"{kernel:<24}{number:>6}")
+    print(f"{'together':<24}{sum(counts.values()):>6}")
+
+
+if __name__ == "__main__":
+    main()

@@ -26,16 +26,22 @@ class Config:
     head_dir: Path | None = None
     # auto: as the weights are stored.
     dtype: str = "auto"
-    backend: str = "torch"
+    # The kernels. auto: those made for the device.
+    backend: str = "auto"
+    # cpu, cuda or cuda:N.
     device: str = "cpu"
     # Threads of the forward pass: part of the numerics id. Unset: what torch takes.
     num_threads: int | None = None
-    # Room for keys and values, in bytes; num_blocks, if set, decides instead.
+    # Room for keys and values, in bytes, beside weights and CUDA graphs; num_blocks, if set, decides instead.
     kv_cache_bytes: int = 1 << 30
     num_blocks: int | None = None
     block_size: int = 16
     # The most rows of one step: bounds the time of a step and the memory it takes.
     max_num_batched_tokens: int = 512
+    # On a GPU, CUDA graphs are recorded at start for steps of up to so many sequences and rows; without
+    # entries none are. Rows that fill a step up to the next number cost time: the small ones are all there.
+    graph_num_sequences: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    graph_num_rows: tuple[int, ...] = (*range(1, 17), 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
     # A step that runs for longer is stuck: health under the name `liveness` fails, so that it is restarted.
     step_seconds: float = 300
     # The longest sequence. Unset: what the model allows.
@@ -51,6 +57,9 @@ class Config:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, is {value}")
+        for name in ("graph_num_sequences", "graph_num_rows"):
+            if any(value < 1 for value in getattr(self, name)):
+                raise ValueError(f"each of {name} must be at least 1")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Self:

@@ -77,6 +77,11 @@ class FeatureTap:
         """Elements of a vector."""
         return self._projection.size
 
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers that vectors are made of."""
+        return self._projection.layers
+
     def open(self, steps: Iterable[tuple[SequenceStep, int]]) -> Tap | None:
         """Returns what to tap of the next forward pass; None if nothing is wanted."""
         self._chosen = choose_rows(steps, self._max_num_rows)

@@ -7,16 +7,17 @@ from pathlib import Path
 import structlog
 import torch
 
-from outrider.kernels import BACKENDS
 from outrider.model.config import ModelConfig
 from outrider.model.draft_head import FeatureProjection
 from outrider.model.errors import ModelError
+from outrider.model.graphs import Bucket, StepRunner, make_buckets
 from outrider.model.kv_cache import KVCache
 from outrider.model.reader import Progress
 from outrider.model.sampling import GrammarCompiler
 from outrider.model.transformer import Transformer
 from outrider.rpc.config import ConfigError
 from services.worker.config import Config
+from services.worker.device import check_storage, choose_backend, choose_device
 from services.worker.features import FeatureTap
 from services.worker.messages import GroupFacts
 from services.worker.step import Stepper
@@ -30,50 +31,84 @@ class LoadingStopped(Exception):
 
 def load(config: Config, is_stopped: Callable[[], bool]) -> Stepper:
     """Loads the model in the thread that will step it. Raises ConfigError, or LoadingStopped."""
-    if config.backend not in BACKENDS:
-        raise ConfigError(f"OUTRIDER_WORKER_BACKEND must be one of {', '.join(BACKENDS)}")
-    _check_device(config.device)
+    device = choose_device(config.device)
+    backend = choose_backend(config.backend, device)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    try:
-        model = Transformer.load(
-            config.model_dir,
-            dtype=None if config.dtype == "auto" else getattr(torch, config.dtype),
-            device=config.device,
-            backend=config.backend,
-            progress=_reporter(is_stopped),
-        )
-    except ModelError as error:
-        raise ConfigError(f"OUTRIDER_WORKER_MODEL_DIR: {error}") from None
+    model = _load_model(config, device, backend, _reporter("loading_weights", is_stopped))
     tap = _feature_tap(config, model)
     facts = _facts(config, model, feature_size=tap.size if tap else 0)
-    kv_cache = _new_kv_cache(model, facts)
-    stepper = Stepper(model, kv_cache, facts, _grammar_compiler(config.model_dir, facts.vocab_size), tap)
+    runner = _new_runner(config, model, facts, tap)
+    _record_graphs(runner, device, _reporter("recording_graphs", is_stopped))
+    stepper = Stepper(runner, facts, _grammar_compiler(config.model_dir, facts.vocab_size), tap)
     stepper.warm_up()
     log.info("model_loaded", **{name: getattr(facts, name) for name in facts.__dataclass_fields__})
     return stepper
 
 
-def _check_device(device: str) -> None:
+def _load_model(config: Config, device: torch.device, backend: str, progress: Progress) -> Transformer:
+    log.info("loading_model", device=str(device), backend=backend)
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"OUTRIDER_WORKER_DEVICE: {device!r} is not to be had: {reason}") from None
+        check_storage(ModelConfig.from_directory(config.model_dir).quantization, backend, device)
+        return Transformer.load(
+            config.model_dir,
+            dtype=None if config.dtype == "auto" else getattr(torch, config.dtype),
+            device=device,
+            backend=backend,
+            progress=progress,
+        )
+    except ModelError as error:
+        raise ConfigError(f"OUTRIDER_WORKER_MODEL_DIR: {error}") from None
+    except torch.OutOfMemoryError:
+        raise ConfigError(
+            f"OUTRIDER_WORKER_MODEL_DIR: the weights do not fit OUTRIDER_WORKER_DEVICE {device}"
+        ) from None
+
+
+def _new_runner(config: Config, model: Transformer, facts: GroupFacts, tap: FeatureTap | None) -> StepRunner:
+    buckets: tuple[Bucket, ...] = ()
+    if model.kernels.CAPTURABLE:
+        buckets = make_buckets(
+            config.graph_num_sequences, config.graph_num_rows, max_num_rows=config.max_num_batched_tokens
+        )
+    return StepRunner(
+        model,
+        # One block more than sequences may own, for what fills a bucket up.
+        _new_kv_cache(model, facts, num_spare_blocks=1 if buckets else 0),
+        buckets,
+        max_model_len=facts.max_model_len,
+        tap_layers=tap.layers if tap else (),
+    )
+
+
+def _record_graphs(runner: StepRunner, device: torch.device, progress: Progress) -> None:
+    free = _free_memory(device)
+    try:
+        runner.record(progress)
+    except torch.OutOfMemoryError:
+        raise ConfigError(
+            "OUTRIDER_WORKER_GRAPH_NUM_ROWS, _KV_CACHE_BYTES or _NUM_BLOCKS: no memory is left for graphs"
+        ) from None
+    if device.type == "cuda":
+        log.info("graphs_recorded", num_bytes=free - _free_memory(device))
+
+
+def _free_memory(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
 
 
 def _feature_tap(config: Config, model: Transformer) -> FeatureTap | None:
     if config.head_dir is None:
         return None
     try:
-        return FeatureTap(FeatureProjection.load(config.head_dir, model, backend=config.backend))
+        return FeatureTap(FeatureProjection.load(config.head_dir, model, backend=model.kernels.NAME))
     except ModelError as error:
         raise ConfigError(f"OUTRIDER_WORKER_HEAD_DIR: {error}") from None
 
 
-def _new_kv_cache(model: Transformer, facts: GroupFacts) -> KVCache:
+def _new_kv_cache(model: Transformer, facts: GroupFacts, *, num_spare_blocks: int) -> KVCache:
     try:
-        return model.new_kv_cache(facts.num_blocks, facts.block_size)
+        return model.new_kv_cache(facts.num_blocks + num_spare_blocks, facts.block_size)
     except (MemoryError, torch.OutOfMemoryError):
         num_bytes = facts.num_blocks * model.kv_bytes_per_block(facts.block_size)
         raise ConfigError(
@@ -82,18 +117,18 @@ def _new_kv_cache(model: Transformer, facts: GroupFacts) -> KVCache:
         ) from None
 
 
-def _reporter(is_stopped: Callable[[], bool]) -> Progress:
-    """Logs each tenth of the weights."""
+def _reporter(event: str, is_stopped: Callable[[], bool]) -> Progress:
+    """Logs each tenth of something."""
     reported = 0
 
-    def report(num_bytes: int, total: int) -> None:
+    def report(num_done: int, total: int) -> None:
         nonlocal reported
         if is_stopped():
             raise LoadingStopped
-        tenths = 10 * num_bytes // max(total, 1)
+        tenths = 10 * num_done // max(total, 1)
         if tenths > reported:
             reported = tenths
-            log.info("loading_weights", percent=10 * tenths, num_bytes=num_bytes)
+            log.info(event, percent=10 * tenths, num_done=num_done)
 
     return report
 

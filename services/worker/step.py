@@ -7,7 +7,7 @@ from time import perf_counter
 import torch
 
 from outrider.model.batch import ForwardBatch, Span, Tap
-from outrider.model.kv_cache import KVCache
+from outrider.model.graphs import StepRunner
 from outrider.model.sampling import (
     Chain,
     GrammarCompiler,
@@ -15,9 +15,10 @@ from outrider.model.sampling import (
     NoToken,
     Output,
     SamplingState,
-    verify,
+    choose,
+    outputs,
 )
-from outrider.model.transformer import Transformer
+from outrider.model.transfer import to_host
 from outrider.params import SamplingParams, SequenceParams
 from outrider.rpc.errors import Internal, InvalidArgument, OutriderError
 from services.worker import metrics
@@ -56,12 +57,11 @@ class _Part:
 
 
 class Stepper:
-    """The model, its KV cache and the sequences in it."""
+    """What computes steps, and the sequences in its KV cache."""
 
     def __init__(
         self,
-        model: Transformer,
-        kv_cache: KVCache,
+        runner: StepRunner,
         facts: GroupFacts,
         compiler: GrammarCompiler | None,
         tap: FeatureTap | None,
@@ -69,8 +69,7 @@ class Stepper:
         self.facts = facts
         # Between steps the event loop reads it too, to check the next batch.
         self.sequences: dict[int, Sequence] = {}
-        self._model = model
-        self._kv_cache = kv_cache
+        self._runner = runner
         self._compiler = compiler
         self._tap = tap
 
@@ -131,14 +130,17 @@ class Stepper:
         if parts:
             tap = self._tap.open((part.step, part.state.num_tokens) for part in parts) if self._tap else None
             rows = forward_batch(parts, self.facts.block_size, tap)
-            result = self._model.forward(rows, self._kv_cache)
+            result = self._runner.forward(rows)
             computed, tapped = perf_counter(), result.tapped
-            if choosing:
-                chains = [Chain(part.state, part.step.draft_token_ids) for part in choosing]
-                for part, outcome in zip(choosing, verify(result.logits, chains), strict=True):
+            chains = [Chain(part.state, part.step.draft_token_ids) for part in choosing]
+            verified = choose(result.logits, chains, self._runner.model.kernels) if chains else None
+            # Here alone the step waits for the device, unless it gives hidden vectors or log-probabilities.
+            verified, num_distinct_experts = to_host((verified, result.num_distinct_experts))
+            if verified is not None:
+                for part, outcome in zip(choosing, outputs(verified, result.logits, chains), strict=True):
                     outcomes[part.step.sequence_id] = _settle(part.sequence, outcome)
-            if result.num_distinct_experts is not None:
-                experts = result.num_distinct_experts.tolist()
+            if num_distinct_experts is not None:
+                experts = num_distinct_experts.tolist()
         chosen = perf_counter()
         return BatchOutput(
             step_id=step_id,

@@ -1,12 +1,14 @@
 """Drives a model as the worker does: sequences with scattered blocks, and steps of any mix of them."""
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from outrider.model.batch import ForwardBatch, Span
+from outrider.model.batch import ForwardBatch, Span, Tap
+from outrider.model.graphs import Bucket, StepRunner
 from outrider.model.kv_cache import KVCache
 from outrider.model.transformer import Transformer
 
@@ -23,12 +25,27 @@ class Sequence:
 
 
 class Driver:
-    """A model with a cache whose blocks are handed out in random order."""
+    """A model with a cache whose blocks are handed out in random order; its steps go through the buckets."""
 
-    def __init__(self, model: Transformer, *, num_blocks: int = 256, seed: int = 0) -> None:
-        self.model = model
-        self.cache: KVCache = model.new_kv_cache(num_blocks, BLOCK_SIZE)
+    def __init__(
+        self,
+        model: Transformer,
+        *,
+        num_blocks: int = 256,
+        seed: int = 0,
+        buckets: Iterable[Bucket] = (),
+        tap_layers: tuple[int, ...] = (),
+    ) -> None:
+        # The last block is the buckets' own.
+        self.cache: KVCache = model.new_kv_cache(num_blocks + 1, BLOCK_SIZE)
+        self.runner = StepRunner(
+            model, self.cache, buckets, max_model_len=num_blocks * BLOCK_SIZE, tap_layers=tap_layers
+        )
+        self.num_recorded: list[tuple[int, int]] = []
+        self.runner.record(lambda *numbers: self.num_recorded.append(numbers))
         self.num_distinct_experts: list[int] = []
+        self.tapped: Tensor | None = None
+        self._tap_layers = tap_layers
         self._free = random.Random(seed).sample(range(num_blocks), num_blocks)
 
     def step(self, work: list[tuple[Sequence, int]]) -> list[Tensor]:
@@ -56,8 +73,10 @@ class Driver:
             slots=torch.tensor(slots),
             spans=tuple(spans),
             logit_rows=torch.arange(len(token_ids)),
+            tap=Tap(rows=torch.arange(len(token_ids)), layers=self._tap_layers) if self._tap_layers else None,
         )
-        result = self.model.forward(batch, self.cache)
+        result = self.runner.forward(batch)
+        self.tapped = None if result.tapped is None else result.tapped.clone()
         counts = result.num_distinct_experts
         self.num_distinct_experts = counts.tolist() if counts is not None else []
         return list(result.logits.split([num_rows for _, num_rows in work]))

@@ -121,5 +121,5 @@ def test_what_an_overflowing_sequence_leaves_in_its_blocks_harms_no_later_owner(
         poison = torch.full((BLOCK_SIZE, layer.shape[1]), torch.inf, dtype=layer.dtype)
         write_tokens(layer, torch.arange(BLOCK_SIZE), poison)
     again = Driver(model, num_blocks=1)
-    again.cache = driver.cache
+    again.runner = driver.runner
     assert torch.equal(again.logits([3, 1, 4]), expected)

@@ -93,7 +93,7 @@ def run_alone(stepper):
 
 def whole(stepper, token_ids):
     """The vectors of a text, computed in one pass of its own."""
-    projection, model = stepper._tap._projection, stepper._model
+    projection, model = stepper._tap._projection, stepper._runner.model
     rows = torch.arange(len(token_ids))
     batch = ForwardBatch(
         token_ids=torch.tensor(token_ids),

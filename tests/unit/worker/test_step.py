@@ -10,38 +10,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from outrider.params import Grammar, ReasoningLimit, SamplingParams, SequenceParams
 from outrider.rpc.errors import Internal, InvalidArgument, Unimplemented
 from services.worker import sequence as sequence_module
-from services.worker.check import check_batch
 from services.worker.messages import Batch
 from tests.groups import BLOCK_SIZE, END_TOKEN, load_stepper, prompt_of, scheduled
-
-
-class Run:
-    """Steps sequences until each has enough output."""
-
-    def __init__(self, stepper):
-        self.stepper = stepper
-        self.step_id = 0
-        self.num_steps = 0
-
-    def step(self, sequences, *, max_rows=10**6, draft=lambda sequence: (), released=()):
-        steps = [sequence.step(max_rows=max_rows, draft=draft(sequence)) for sequence in sequences]
-        self.step_id += 1
-        batch = Batch(step_id=self.step_id, steps=steps, released_sequence_ids=list(released))
-        check_batch(batch, self.stepper.sequences, self.stepper.facts)
-        output = self.stepper.run(batch)
-        for sequence, step in zip(sequences, steps, strict=True):
-            outcome = output.outcomes.get(sequence.id)
-            if isinstance(outcome, Exception):
-                continue
-            sequence.commit(step, outcome)
-        return output
-
-    def until(self, sequences, num_output_tokens, **options):
-        while running := [sequence for sequence in sequences if len(sequence.output) < num_output_tokens]:
-            self.step(running, **options)
-            self.num_steps += 1
-        return [sequence.output for sequence in sequences]
-
+from tests.unit.worker.runs import Run
 
 KINDS = [
     {"temperature": 0, "num_logprobs": 2},
@@ -160,7 +131,7 @@ def test_logits_that_are_not_finite_fail_their_own_sequence_only(stepper):
     bad, good = scheduled(1, prompt_of(1, 9), temperature=0), scheduled(0, prompt_of(0, 9), temperature=0)
     run.step([bad, good], max_rows=8)
     # A slot of the cache goes bad under the first sequence.
-    slot = stepper._kv_cache.layers[0][bad.blocks[0] * BLOCK_SIZE]
+    slot = stepper._runner.kv_cache.layers[0][bad.blocks[0] * BLOCK_SIZE]
     before = slot.clone()
     slot.fill_(torch.nan)
     outcomes = run.step([bad, good]).outcomes

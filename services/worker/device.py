@@ -1,0 +1,79 @@
+"""Which device computes, and with which kernels: decided before anything is loaded."""
+
+import os
+from importlib.util import find_spec
+
+import torch
+
+from outrider.kernels import BACKENDS
+from outrider.model.quantization import Quantization, Storage
+from outrider.rpc.config import ConfigError
+
+BACKEND_OF = {"cpu": "torch", "cuda": "triton"}
+"""The kernels made for each kind of device."""
+
+MIN_CAPABILITY, MIN_FP8_CAPABILITY = (8, 0), (8, 9)
+"""What the instructions of the Triton kernels need of a GPU."""
+
+
+def choose_device(name: str) -> torch.device:
+    """Returns the device, and makes it this thread's own. Raises ConfigError if it is not to be had."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in BACKEND_OF:
+        raise ConfigError(f"OUTRIDER_WORKER_DEVICE must be cpu, cuda or cuda:N, is {name!r}")
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if torch.version.cuda is None:
+        raise ConfigError(f"OUTRIDER_WORKER_DEVICE is {name}, and torch {torch.__version__} has no CUDA")
+    if not torch.cuda.is_available():
+        raise ConfigError(f"OUTRIDER_WORKER_DEVICE is {name}, and there is no GPU or no driver for it")
+    device = torch.device("cuda", device.index or 0)
+    if device.index >= torch.cuda.device_count():
+        raise ConfigError(f"OUTRIDER_WORKER_DEVICE is {name}, and there are {torch.cuda.device_count()} GPUs")
+    # Kernels are launched on the thread's current device.
+    torch.cuda.set_device(device)
+    return device
+
+
+def choose_backend(name: str, device: torch.device) -> str:
+    """Returns the kernels' name. Raises ConfigError if they cannot run on the device."""
+    backend = BACKEND_OF[device.type] if name == "auto" else name
+    if backend not in BACKENDS:
+        raise ConfigError(
+            f"OUTRIDER_WORKER_BACKEND must be auto or one of {', '.join(BACKENDS)}, is {name!r}"
+        )
+    if backend == "triton":
+        _check_triton(device)
+    return backend
+
+
+def check_storage(quantization: Quantization | None, backend: str, device: torch.device) -> None:
+    """Raises ConfigError if the GPU does not multiply what the checkpoint stores."""
+    is_fp8 = quantization is not None and quantization.storage == Storage.FP8
+    if is_fp8 and backend == "triton" and device.type == "cuda":
+        _check_capability(device, MIN_FP8_CAPABILITY, "FP8 weights need")
+
+
+def _check_capability(device: torch.device, needed: tuple[int, int], why: str) -> None:
+    found = torch.cuda.get_device_capability(device)
+    if found < needed:
+        raise ConfigError(
+            f"OUTRIDER_WORKER_DEVICE: {torch.cuda.get_device_name(device)} has compute capability"
+            f" {found[0]}.{found[1]}, and {why} {needed[0]}.{needed[1]}"
+        )
+
+
+def _check_triton(device: torch.device) -> None:
+    if find_spec("triton") is None:
+        raise ConfigError(
+            "OUTRIDER_WORKER_BACKEND: triton is not installed; OUTRIDER_WORKER_BACKEND=torch needs none"
+        )
+    if device.type == "cuda":
+        _check_capability(device, MIN_CAPABILITY, "the triton backend needs")
+    elif os.environ.get("TRITON_INTERPRET") != "1":
+        raise ConfigError(
+            "OUTRIDER_WORKER_BACKEND: triton needs a CUDA device; OUTRIDER_WORKER_DEVICE names one"
+        )

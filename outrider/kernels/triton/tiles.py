@@ -50,6 +50,11 @@ def num_tiles(size: int, tile: int) -> int:
     return -(-size // tile)
 
 
+def padded_size(size: int) -> int:
+    """The next power of two, of which Triton's blocks are."""
+    return 1 << (size - 1).bit_length()
+
+
 def product_tile(shape: ProductShape, T: int) -> Tile:
     """The tile of a product of T tokens on tensor cores."""
     block_t = next((tokens for tokens in (16, 32, 64) if tokens >= T), MOST_TOKENS)
@@ -65,7 +70,7 @@ def tile_by_rule(shape: ProductShape, T: int, block_t: int) -> Tile:
     # FP8 keeps a second sum, a block's own, for which 128 by 128 leaves no registers.
     narrow = shape.itemsize == 1 and block_t == MOST_TOKENS
     block_m = 128 if num_programs(128) >= 2 * NUM_PROCESSORS and not narrow else 64
-    block_k = min(128, max(16, 1 << (shape.K - 1).bit_length()))
+    block_k = min(128, max(16, padded_size(shape.K)))
     num_warps = 8 if block_m * block_t >= 128 * 64 else 4
     tile = Tile(block_m=block_m, block_t=block_t, block_k=block_k, num_warps=num_warps, num_stages=1)
     # Two programs share a processor where there are that many, else one has all its memory.

@@ -26,9 +26,9 @@ RUN case "$SERVICE/$EXTRAS" in \
       *) echo "SERVICE must be gateway, scheduler, worker or drafter, and EXTRAS nothing, a worker's gpu or a" \
            "drafter's model; they are '$SERVICE' and '$EXTRAS'" >&2; exit 2 ;; \
     esac
-# The drafter's memory is in C++; where there is no compiler, building it brings one.
+# The drafter's memory and the scheduler's controller are in C++; where there is no compiler, building brings one.
 COPY native native
-RUN case "$SERVICE" in drafter) /opt/venv/bin/pip install ./native ;; esac
+RUN case "$SERVICE" in drafter | scheduler) /opt/venv/bin/pip install ./native ;; esac
 
 COPY outrider outrider
 RUN /opt/venv/bin/pip install --no-deps --force-reinstall . \

@@ -27,8 +27,8 @@ def step(controller: Controller, records: list[Record], offers: list[Offer], num
     count = len(records)
     shape = StepShape(num_rows=count, num_sequences=count, num_context_tokens=500 * count)
     began = time.thread_time()
-    for record in records:
-        controller.note_question(record, controller.sources(record, SOURCES))
+    sources = controller.sources(records, SOURCES)
+    controller.note_questions(list(zip(records, sources, strict=True)))
     controller.wait_seconds(records, shape)
     controller.best([(record, [offer]) for record, offer in zip(records, offers, strict=True)])
     drafts = [(record, offer, NUM_DRAFT_TOKENS) for record, offer in zip(records, offers, strict=True)]

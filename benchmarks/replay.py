@@ -123,8 +123,8 @@ class Controlled:
 
     def ask(self, stream: Stream, available: frozenset[str]) -> Sequence[str]:
         """Asks whom the controller asks."""
-        sources = self.controller.sources(stream.record, available)
-        self.controller.note_question(stream.record, sources)
+        (sources,) = self.controller.sources([stream.record], available)
+        self.controller.note_questions([(stream.record, sources)])
         return sources
 
     def choose(self, shape: StepShape, streams: Sequence[Stream]) -> list[int]:

@@ -24,4 +24,4 @@ def _extension(name: str) -> Pybind11Extension:
 
 
 compiler.choose()
-setup(ext_modules=[_extension("suffix")])
+setup(ext_modules=[_extension("controller"), _extension("suffix")])

@@ -46,9 +46,9 @@ class Reckless(Controller):
 
     _rng = random.Random(4)
 
-    def sources(self, record: Record, available: frozenset[str]) -> tuple[str, ...]:
+    def sources(self, records: Sequence[Record], available: frozenset[str]) -> list[tuple[str, ...]]:
         """Asks all sources."""
-        return tuple(sorted(available))
+        return [tuple(sorted(available))] * len(records)
 
     def beats(self, record: Record, source: str, drafts: Mapping[str, Sequence[float]]) -> bool:
         """Asks for another draft half of the time."""

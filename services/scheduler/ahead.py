@@ -1,9 +1,7 @@
 """Which drafts may be made ahead, while the group computes, and in how much of a step's time."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-
-from services.scheduler.recent import Recent
 
 # Where drafter and group share cores, what a draft made ahead takes slows the step down that it is to save
 # waiting behind, and most are made for outcomes that never come: so only for such a part of a step each.
@@ -18,7 +16,6 @@ class Ahead:
 
     shares_cores: bool
     fraction: float = field(init=False)
-    _seconds_per_draft: dict[str, Recent] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Begins with the most there can be."""
@@ -33,22 +30,16 @@ class Ahead:
         """Returns the time in a step that takes so long."""
         return min(self.fraction * step_seconds, MAX_SECONDS)
 
-    def worthwhile(self, sources: Iterable[str], step_seconds: float) -> list[str]:
+    def worthwhile(
+        self, sources: Iterable[str], seconds_per_draft: Callable[[str], float], step_seconds: float
+    ) -> frozenset[str]:
         """Returns which of the sources may draft ahead in a step that takes so long."""
         if not self.shares_cores:
-            return list(sources)
+            return frozenset(sources)
         limit = MAX_PART_ON_SHARED_CORES * step_seconds
-        return [source for source in sources if self._seconds(source) <= limit]
+        return frozenset([source for source in sources if seconds_per_draft(source) <= limit])
 
     def note_arrival(self, *, is_late: bool) -> None:
         """Learns from drafts that were made ahead."""
         grown = self.fraction * 0.9 if is_late else self.fraction + 0.01
         self.fraction = min(max(grown, 0.1 * self.max_fraction), self.max_fraction)
-
-    def note_time(self, source: str, *, num_drafts: int, compute_seconds: float) -> None:
-        """Learns what a source takes."""
-        self._seconds_per_draft.setdefault(source, Recent()).add(compute_seconds / num_drafts)
-
-    def _seconds(self, source: str) -> float:
-        known = self._seconds_per_draft.get(source)
-        return known.value or 0.0 if known is not None else 0.0

@@ -59,13 +59,13 @@ class Drafting:
         self._is_step_in_flight = False
         self.drafter.news.drop_questions()
         wanting = [sequence for sequence in running if sequence.wants_draft]
+        self._name_sources(wanting)
         missing: list[tuple[Sequence, tuple[str, ...]]] = []
         num_hits = 0
         for sequence in wanting:
-            sequence.sources = self._sources(sequence)
             fitting = self._kept.fitting(sequence)
             sequence.offers |= fitting
-            if lacking := self._lacking(sequence, sequence.sources):
+            if lacking := self._lacking(sequence, sequence.sources or ()):
                 missing.append((sequence, lacking))
             elif fitting:
                 num_hits += 1
@@ -87,32 +87,26 @@ class Drafting:
     async def _ask(self, missing: list[tuple[Sequence, tuple[str, ...]]], shape: StepShape) -> float:
         """Asks, and waits as long as it pays; not for a drafter that still owes an earlier answer."""
         may_wait = not self.drafter.owes_answer
-        asked = [sequence for sequence, sources in missing if self._want(sequence, sources)]
+        # In one message the drafter is told of no more than so many texts.
+        asked = [item for item in missing if self.drafter.news.want(*item)]
+        self.controller.note_questions([(sequence.record, sources) for sequence, sources in asked])
         self._counters.num_draft_questions += len(asked)
         self.drafter.send()
-        seconds = self.controller.wait_seconds([sequence.record for sequence in asked], shape)
+        seconds = self.controller.wait_seconds([sequence.record for sequence, _ in asked], shape)
         if not may_wait or seconds <= 0:
             return 0.0
         began = time.perf_counter()
         await self.drafter.wait(seconds)
         waited = time.perf_counter() - began
         self._counters.draft_wait_seconds += waited
-        for sequence in asked:
+        for sequence, _ in asked:
             sequence.offers |= self._kept.fitting(sequence)
         return waited
 
-    def _want(self, sequence: Sequence, sources: tuple[str, ...]) -> bool:
-        """Asks, unless the drafter is told of too many texts in this message already."""
-        if not self.drafter.news.want(sequence, sources):
-            return False
-        self.controller.note_question(sequence.record, sources)
-        return True
-
     def prepare(self, batch: Batch) -> None:
         """Asks the group for hidden vectors where the draft head is to be asked."""
+        self._name_sources([step.sequence for step in batch.steps if step.sequence.sources is None])
         for step in batch.steps:
-            if step.sequence.sources is None:
-                step.sequence.sources = self._sources(step.sequence)
             step.wants_features = self._head_turns.wants_features(step)
 
     def follow(self, batch: Batch, step_seconds: float) -> None:
@@ -122,11 +116,12 @@ class Drafting:
             return
         news, ahead_seconds = self.drafter.news, self._ahead.seconds(step_seconds)
         news.drop_questions()
+        cheap = self._ahead.worthwhile(self.drafter.sources, self.controller.compute_seconds, step_seconds)
         for step in batch.steps:
             sequence = step.sequence
             if not sequence.sources:
                 continue
-            ahead = self._ahead.worthwhile(sequence.sources, step_seconds) if step.chooses else []
+            ahead = [source for source in sequence.sources if source in cheap] if step.chooses else []
             if ahead and ahead_seconds and sequence.num_useful_draft_tokens > 0:
                 news.verify(sequence, step.draft_token_ids, ahead)
             else:
@@ -158,13 +153,15 @@ class Drafting:
         self._kept.forget(sequence.id)
         self._head_turns.forget(sequence.id)
 
-    def _sources(self, sequence: Sequence) -> tuple[str, ...]:
-        available = self.drafter.sources
-        if not self._feature_bytes:
-            available -= {"head"}
-        if not available or sequence.num_useful_draft_tokens <= 0:
-            return ()
-        return self._head_turns.sources(sequence, self.controller.sources(sequence.record, available))
+    def _name_sources(self, sequences: list[Sequence]) -> None:
+        """Notes which sources each sequence may be asked about."""
+        available = self.drafter.sources if self._feature_bytes else self.drafter.sources - {"head"}
+        for sequence in sequences:
+            sequence.sources = ()
+        useful = [sequence for sequence in sequences if available and sequence.num_useful_draft_tokens > 0]
+        named = self.controller.sources([sequence.record for sequence in useful], available)
+        for sequence, sources in zip(useful, named, strict=True):
+            sequence.sources = self._head_turns.sources(sequence, sources)
 
     def _of_use(self, features: Features, sequence: Sequence) -> Features | None:
         """Returns the hidden vectors without those far from a prompt's end; None if they make no sense."""
@@ -184,9 +181,9 @@ class Drafting:
         if drafts and not answer.request_id:
             self._ahead.note_arrival(is_late=not self._is_step_in_flight)
         for item in answer.times if self._controller is not None else ():
-            taken = {"num_drafts": item.num_drafts, "compute_seconds": item.compute_seconds}
-            self._ahead.note_time(item.source, **taken)
-            self.controller.note_answer(item.source, **taken)
+            self.controller.note_answer(
+                item.source, num_drafts=item.num_drafts, compute_seconds=item.compute_seconds
+            )
 
     def _note_round_trip(self, seconds: float) -> None:
         self._round_trip_seconds.add(seconds)

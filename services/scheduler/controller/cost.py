@@ -72,6 +72,12 @@ class CostModel:
         seconds *= math.exp(self._log_speed)
         return np.maximum.accumulate(seconds), curve.doubt[begin:end]
 
+    def expected(self, shape: StepShape) -> float:
+        """Returns the seconds of a step of this shape."""
+        curve, row = self._curve(shape.num_sequences, shape.num_rows), max(0, shape.num_rows - 1)
+        seconds = curve.seconds[row] + shape.num_context_tokens * curve.per_context_token[row]
+        return float(seconds) * math.exp(self._log_speed)
+
     def note(self, shape: StepShape, seconds: float, num_distinct_experts: Sequence[int]) -> None:
         """Learns from a step."""
         if num_distinct_experts and shape.num_sequences:
@@ -81,22 +87,17 @@ class CostModel:
         speed = math.exp(self._log_speed)
         is_trusted = mean.weight >= _TRUSTED_WEIGHT
         if is_trusted:
-            normal = self._note_error(self._expected(shape), seconds) / speed
+            normal = self._note_error(self.expected(shape), seconds) / speed
         else:
             normal = seconds / speed
             if self._prices.any():
-                normal = min(normal, 3 * self._expected(shape) / speed)
+                normal = min(normal, 3 * self.expected(shape) / speed)
             if normal < mean.seconds / 1.5:  # The first one may have been held up: this takes its place.
                 mean.weight = 0.0
         mean.add(shape, normal)
         self._num_steps += 1
         if not is_trusted or self._num_steps % min(_MAX_NUM_STEPS_PER_FIT, 1 + self._num_steps // 8) == 0:
             self._fit()
-
-    def _expected(self, shape: StepShape) -> float:
-        curve, row = self._curve(shape.num_sequences, shape.num_rows), shape.num_rows - 1
-        seconds = curve.seconds[row] + shape.num_context_tokens * curve.per_context_token[row]
-        return float(seconds) * math.exp(self._log_speed)
 
     def _note_error(self, expected: float, seconds: float) -> float:
         """Follows noise and speed; returns the step's time, no further off than noise is."""

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SOURCES: tuple[str, ...] = ("suffix", "model", "head", "grammar")
-PHASES: tuple[str, ...] = ("text", "thinking", "answer", "tool_arguments")
+from outrider_native.controller import PHASES, SOURCES
+
+__all__ = ["PHASES", "SOURCES", "ModelFacts", "Offer", "Settings", "StepShape"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,11 +24,10 @@ def test_drafts_in_time_win_the_time_back_but_never_a_whole_step() -> None:
 
 
 def test_on_shared_cores_only_sources_that_take_next_to_nothing_draft_ahead() -> None:
-    for shares_cores, expected in ((True, ["suffix"]), (False, ["suffix", "model"])):
+    for shares_cores, expected in ((True, {"suffix"}), (False, {"suffix", "model"})):
+        seconds = {"suffix": 5e-5, "model": 5e-3}
         ahead = Ahead(shares_cores=shares_cores)
-        ahead.note_time("suffix", num_drafts=10, compute_seconds=0.0005)
-        ahead.note_time("model", num_drafts=2, compute_seconds=0.01)
-        assert ahead.worthwhile(["suffix", "model"], step_seconds=0.02) == expected
+        assert ahead.worthwhile(seconds, seconds.__getitem__, step_seconds=0.02) == expected
 
 
 def test_a_step_that_was_held_up_for_an_hour_leaves_no_hour() -> None:

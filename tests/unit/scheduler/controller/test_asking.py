@@ -6,6 +6,7 @@ import pytest
 from services.scheduler.controller import Controller, ModelFacts, Offer, Record, Settings, StepShape
 
 SUFFIX = frozenset({"suffix"})
+SUFFIX_ASKED = ("suffix",)
 LENGTH = 4
 
 
@@ -26,12 +27,13 @@ class Run:
     def step(self, chance: float, source: str = "suffix", confidence: float = 0.7) -> None:
         """Takes a step in which each drafted token is right with this chance."""
         controller, count = self.controller, len(self.records)
-        asked = [record for record in self.records if controller.sources(record, frozenset({source}))]
+        named = controller.sources(self.records, frozenset({source}))
+        asked = [record for record, sources in zip(self.records, named, strict=True) if sources]
         drafts: list[tuple[Record, Offer, int]] = []
         for record in asked:
-            controller.note_question(record, (source,))
             offer = Offer(source=source, confidences=(confidence,) * LENGTH, match_length=3, phase="text")
             drafts.append((record, offer, LENGTH))
+        controller.note_questions([(record, (source,)) for record in asked])
         controller.note_answer(source, num_drafts=max(1, len(asked)), compute_seconds=1e-4 * len(asked))
         shape = StepShape(num_rows=count, num_sequences=count, num_context_tokens=100 * count)
         lengths = controller.allocate(shape, drafts, 1000) if drafts else []
@@ -89,11 +91,11 @@ def test_a_new_phase_is_asked_about_at_once() -> None:
     (record,) = run.records
     steps_asked = []
     for _ in range(8):
-        steps_asked.append(bool(run.controller.sources(record, SUFFIX)))
+        steps_asked.append(run.controller.sources([record], SUFFIX) == [SUFFIX_ASKED])
         run.step(0.0)
     assert sum(steps_asked) <= 2
     run.controller.note_phase(record, "answer")
-    assert run.controller.sources(record, SUFFIX) == ("suffix",)
+    assert run.controller.sources([record], SUFFIX) == [SUFFIX_ASKED]
 
 
 def test_questions_that_nothing_comes_of_are_asked_more_seldom() -> None:
@@ -101,9 +103,9 @@ def test_questions_that_nothing_comes_of_are_asked_more_seldom() -> None:
     record = controller.new_record()
     shape = StepShape(num_rows=1, num_sequences=1, num_context_tokens=10)
     for _ in range(500):
-        sources = controller.sources(record, SUFFIX)
+        (sources,) = controller.sources([record], SUFFIX)
         num_asked += len(sources)
-        controller.note_question(record, sources)
+        controller.note_questions([(record, sources)])
         controller.note_step(shape, 0.02, [])
     assert num_asked < 100
 
@@ -132,9 +134,9 @@ def test_trying_a_dear_source_costs_next_to_nothing_however_many_sequences_come_
     for step in range(600):
         if step % 40 == 0:
             records = [controller.new_record() for _ in range(num_sequences)]
-        asked = [record for record in records if controller.sources(record, available)]
-        for record in asked:
-            controller.note_question(record, ("head",))
+        named = controller.sources(records, available)
+        asked = [record for record, sources in zip(records, named, strict=True) if sources]
+        controller.note_questions([(record, ("head",)) for record in asked])
         if asked:
             controller.note_answer(
                 "head", num_drafts=len(asked), compute_seconds=question_seconds * len(asked)

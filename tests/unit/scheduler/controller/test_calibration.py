@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
+from outrider_native.controller import Calibration, Drafts, Record
 
 from services.scheduler.controller import Offer
-from services.scheduler.controller.calibration import Calibration
-from services.scheduler.controller.drafts_table import DraftsTable, lay_out
 
 NUM_DRAFTS, LENGTH = 16, 6
 
@@ -33,8 +32,8 @@ def drafts(rng: np.random.Generator, source: str = "suffix") -> tuple[list[Offer
     return offers, raw, sigmoid(score)
 
 
-def laid_out(offers: list[Offer]) -> DraftsTable:
-    return lay_out([0.0] * len(offers), offers, [LENGTH] * len(offers))
+def chances(calibration: Calibration, offers: list[Offer]) -> np.ndarray:
+    return np.array(calibration.chances(Drafts([(Record(), offer, LENGTH) for offer in offers])))
 
 
 def taught(num_steps: int, source: str = "suffix") -> Calibration:
@@ -44,7 +43,7 @@ def taught(num_steps: int, source: str = "suffix") -> Calibration:
         is_right = rng.random(chance.shape) < chance
         accepted = np.cumprod(is_right, axis=1).sum(axis=1)
         calibration.note(
-            [(0.0, offer, LENGTH, int(count)) for offer, count in zip(offers, accepted, strict=True)]
+            [(Record(), offer, LENGTH, int(count)) for offer, count in zip(offers, accepted, strict=True)]
         )
     return calibration
 
@@ -55,50 +54,48 @@ def log_loss(chance: np.ndarray, truth: np.ndarray) -> float:
 
 def test_a_planted_fit_is_recovered_from_what_can_be_seen() -> None:
     offers, _, truth = drafts(np.random.default_rng(2))
-    table = laid_out(offers)
-    found = taught(300).chances(table)
+    found = chances(taught(300), offers)
     assert np.abs(found - truth).mean() < 0.03
     assert np.abs(found - truth).max() < 0.12
 
 
 def test_calibrated_chances_beat_raw_confidences() -> None:
     offers, raw, truth = drafts(np.random.default_rng(2))
-    table = laid_out(offers)
-    calibrated = log_loss(taught(30).chances(table), truth)
+    calibrated = log_loss(chances(taught(30), offers), truth)
     assert calibrated < log_loss(raw, truth) - 0.05
-    assert calibrated < log_loss(Calibration().chances(table), truth)
+    assert calibrated < log_loss(chances(Calibration(), offers), truth)
 
 
 def test_a_few_outcomes_draw_all_chances_to_the_mean_of_the_source() -> None:
     offers, _, truth = drafts(np.random.default_rng(2))
-    table = laid_out(offers)
-    found = taught(3).chances(table)
+    found = chances(taught(3), offers)
     assert found.mean() == pytest.approx(truth.mean(), abs=0.08)
 
 
 def test_sources_do_not_learn_from_each_other() -> None:
-    calibration, table = taught(50, source="model"), laid_out(drafts(np.random.default_rng(2))[0])
-    assert (calibration.chances(table) == Calibration().chances(table)).all()
-    assert calibration.trust[0] == 0
-    assert calibration.trust[1] > 0.9
+    calibration, (offers, *_) = taught(50, source="model"), drafts(np.random.default_rng(2))
+    assert (chances(calibration, offers) == chances(Calibration(), offers)).all()
+    assert calibration.of("suffix").trust == 0
+    assert calibration.of("model").trust > 0.9
 
 
 def test_trust_grows_with_outcomes() -> None:
-    assert Calibration().trust.max() == 0
-    assert taught(1).trust[0] < taught(20).trust[0] < 1
+    trusts = [calibration.of("suffix").trust for calibration in (Calibration(), taught(1), taught(20))]
+    assert 0 == trusts[0] < trusts[1] < trusts[2] < 1
 
 
 def test_confidences_that_make_no_sense_do_no_harm() -> None:
     offer = Offer(
         source="model", confidences=(float("nan"), float("inf"), -3.0, 1.0, 0.0), match_length=0, phase="text"
     )
-    chances = Calibration().chances(lay_out([0.0], [offer], [5]))
-    assert ((chances > 0) & (chances < 1)).all()
+    (found,) = Calibration().chances(Drafts([(Record(), offer, 5)]))
+    assert all(0 < chance < 1 for chance in found)
 
 
 def test_a_draft_ends_at_its_length() -> None:
     offers = [
         Offer(source="model", confidences=(0.9,) * count, match_length=0, phase="text") for count in (2, 5)
     ]
-    chances = Calibration().chances(lay_out([0.0, 0.0], offers, [2, 3]))
-    assert (chances > 0).tolist() == [[True, True, False], [True, True, True]]
+    several = Drafts([(Record(), offer, 3) for offer in offers])
+    assert [len(found) for found in Calibration().chances(several)] == [2, 3]
+    assert several.num_tokens == 5

@@ -1,19 +1,22 @@
 """When drafts are verified at all."""
 
 import numpy as np
+import pytest
+from outrider_native.controller import Probing, decide
 
-from services.scheduler.controller.decision import Prospect, decide
-from services.scheduler.controller.probing import Probing
 
-
-def prospect(seconds: list[float], doubt: float, *, believed: float = 1.0, chance: float = 0.8) -> Prospect:
+def choose(
+    probing: Probing, seconds: list[float], doubt: float, *, believed: float = 1.0, chance: float = 0.8
+) -> int:
+    """Returns how many of positions that are right by one chance are verified."""
     total = np.concatenate([[0], np.cumsum(chance ** np.arange(1, len(seconds)))])
-    return Prospect(
+    return decide(
         num_base_tokens=1,
         total=total,
         believed=believed * total,
         seconds=np.array(seconds),
         doubt=np.full(len(seconds), doubt),
+        probing=probing,
     )
 
 
@@ -29,22 +32,22 @@ def rich(step_seconds: float = 1.0) -> Probing:
 
 
 def test_a_gain_beyond_doubt_is_taken() -> None:
-    assert decide(prospect([1.0, 1.1, 1.2, 1.3, 1.4], doubt=0.02), poor()).num_positions == 4
+    assert choose(poor(), [1.0, 1.1, 1.2, 1.3, 1.4], doubt=0.02) == 4
 
 
 def test_a_gain_within_the_doubt_is_not_taken() -> None:
-    assert decide(prospect([1.0, 1.75], doubt=0.005), poor()).num_positions == 1
-    assert decide(prospect([1.0, 1.75], doubt=0.1), poor()).num_positions == 0
+    assert choose(poor(), [1.0, 1.75], doubt=0.005) == 1
+    assert choose(poor(), [1.0, 1.75], doubt=0.1) == 0
 
 
 def test_a_source_without_a_past_is_not_believed() -> None:
-    assert decide(prospect([1.0, 1.1, 1.2], doubt=0.01, believed=0.0), poor()).num_positions == 0
+    assert choose(poor(), [1.0, 1.1, 1.2], doubt=0.01, believed=0.0) == 0
 
 
 def test_what_might_pay_is_tried_while_the_account_lasts() -> None:
     probing = rich()
-    tried = [decide(prospect([1.0, 1.3, 1.6], doubt=0.2, believed=0.0), probing) for _ in range(200)]
-    num_tried = sum(decision.num_positions > 0 for decision in tried)
+    tried = [choose(probing, [1.0, 1.3, 1.6], doubt=0.2, believed=0.0) for _ in range(200)]
+    num_tried = sum(count > 0 for count in tried)
     assert 1 <= num_tried < 20
     assert probing.num_probes == num_tried
 
@@ -53,7 +56,7 @@ def test_a_probe_that_won_is_paid_back() -> None:
     def num_probes(num_output_tokens: int) -> int:
         probing = rich()
         for _ in range(100):
-            if decide(prospect([1.0, 1.3, 1.6], doubt=0.2, believed=0.0), probing).num_positions:
+            if choose(probing, [1.0, 1.3, 1.6], doubt=0.2, believed=0.0):
                 probing.settle(1.4, num_output_tokens)
         return probing.num_probes
 
@@ -65,7 +68,7 @@ def test_what_is_known_to_lose_is_checked_ever_more_seldom() -> None:
     probing, checked = rich(), []
     for step in range(1000):
         probing.earn(1.0)
-        if decide(prospect([1.0, 1.9], doubt=0.01, chance=0.05), probing).num_positions:
+        if choose(probing, [1.0, 1.9], doubt=0.01, chance=0.05):
             checked.append(step)
             probing.settle(1.9, 1)
     gaps = np.diff(checked)
@@ -78,7 +81,14 @@ def test_probes_take_a_bounded_part_of_all_time() -> None:
     probing, lost, num_steps = rich(), 0.0, 5000
     for _ in range(num_steps):
         probing.earn(1.0)
-        if decide(prospect([1.0, 1.5, 2.0], doubt=0.3, chance=0.6, believed=0.1), probing).num_positions:
+        if choose(probing, [1.0, 1.5, 2.0], doubt=0.3, chance=0.6, believed=0.1):
             probing.settle(2.0, 1)
             lost += 1.0
     assert lost <= 0.01 * num_steps + 4
+
+
+def test_figures_for_different_numbers_of_positions_are_refused() -> None:
+    lengths = {"total": 3, "believed": 3, "seconds": 2, "doubt": 3}
+    arrays = {name: np.ones(length) for name, length in lengths.items()}
+    with pytest.raises(ValueError, match="seconds"):
+        decide(num_base_tokens=1, probing=poor(), **arrays)

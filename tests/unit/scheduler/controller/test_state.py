@@ -42,7 +42,8 @@ def taught() -> Controller:
     record = controller.new_record()
     for _ in range(200):
         draft = offer(float(rng.uniform(0.5, 0.95)))
-        controller.note_question(record, controller.sources(record, frozenset({"suffix"})))
+        (sources,) = controller.sources([record], frozenset({"suffix"}))
+        controller.note_questions([(record, sources)])
         (count,) = controller.allocate(shape(1), [(record, draft, 4)], 100)
         if count:
             controller.note_draft(record, draft, count, int(rng.integers(0, count + 1)))
@@ -59,7 +60,8 @@ def test_a_restart_goes_on_where_it_was() -> None:
     before, after = taught(), new()
     after.restore(json.loads(json.dumps(before.state())), 0.0)
     assert predicted(after) == pytest.approx(predicted(before), rel=0.1)
-    assert after.calibration.weights == pytest.approx(before.calibration.weights)
+    fits = [controller.calibration.of("suffix") for controller in (before, after)]
+    assert fits[1].weights == pytest.approx(fits[0].weights)
 
     def verified(controller: Controller) -> int:
         return controller.allocate(shape(1), [(controller.new_record(), offer(), 4)], 100)[0]
@@ -74,7 +76,7 @@ def test_what_is_older_counts_less() -> None:
     for age in (0.0, DAY, 30 * DAY):
         controller = new()
         controller.restore(taught().state(), age)
-        trusts.append(controller.calibration.num_observed[0])
+        trusts.append(controller.calibration.of("suffix").num_observed)
         doubt = controller.cost.predict(shape(1), 6)[1]
         trusts.append(-float(doubt[0]))
     assert trusts[2] == pytest.approx(trusts[0] / 2)

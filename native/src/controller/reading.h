@@ -1,0 +1,56 @@
+// Reads what the scheduler hands over: sources, phases, records, drafts.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <vector>
+
+#include "draft.h"
+#include "sources.h"
+
+namespace outrider::controller {
+
+// The place of a name in SOURCES or PHASES. Raises ValueError for another.
+std::size_t source_of(pybind11::handle name);
+std::size_t phase_of(pybind11::handle name);
+SourceSet sources_of(pybind11::handle names);
+std::size_t source_of_offer(pybind11::handle offer);
+// Counts below 0 are read as 0.
+std::size_t count_of(pybind11::handle number);
+
+// The items of a list or tuple, held for as long as this lives. Raises TypeError for what is none.
+class Items {
+  public:
+    explicit Items(pybind11::handle object);
+    std::size_t size() const { return static_cast<std::size_t>(PySequence_Fast_GET_SIZE(held_.ptr())); }
+    pybind11::handle operator[](std::size_t at) const;
+
+  private:
+    pybind11::object held_;
+};
+
+// Reads many records: what it looks up of their type it looks up once. Raises TypeError for what is none.
+class RecordReader {
+  public:
+    Record& operator()(pybind11::handle record);
+
+  private:
+    pybind11::detail::make_caster<Record> caster_;
+};
+
+// One draft for each of some sequences, as far as it may be verified, with the records that they hold on to.
+struct Drafts {
+    // Of (record, offer, most tokens).
+    explicit Drafts(const pybind11::sequence& drafts);
+    std::size_t num_tokens() const;
+
+    pybind11::tuple owners;
+    std::vector<Draft> list;
+};
+
+// Of (record, offers); valid as long as the records are.
+std::vector<std::vector<Draft>> choices_of(pybind11::handle choices);
+// Of (record, offer, verified tokens, accepted tokens); valid as long as the records are.
+std::vector<Outcome> outcomes_of(pybind11::handle outcomes);
+
+}  // namespace outrider::controller

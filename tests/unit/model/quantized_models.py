@@ -1,6 +1,7 @@
 """Random checkpoints in the published int4 and FP8 forms, each with a plain twin of the same values."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -78,26 +79,35 @@ def write_pair(directory: Path, config: dict[str, Any], dtype: torch.dtype) -> t
 
     The twin holds the same values, of those linears in `dtype`, without a quantization_config.
     """
-    section = config["quantization_config"]
     plain = {name: value for name, value in config.items() if name != "quantization_config"}
     twin = write_checkpoint(directory / "twin", plain, dtype=torch.bfloat16)
+    quantized = directory / "quantized"
+    values = write_quantized(twin, quantized, config["quantization_config"])
     tensors = load_file(twin / "model.safetensors")
+    tensors |= {name: torch.from_numpy(value).to(dtype) for name, value in values.items()}
+    save_file(tensors, twin / "model.safetensors", {"format": "pt"})
+    return quantized, twin
+
+
+def write_quantized(plain: Path, directory: Path, section: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Write a plain checkpoint in the form of a quantization_config; returns the weights' values by name."""
+    directory.mkdir(parents=True)
+    for file in filter(Path.is_file, plain.iterdir()):
+        shutil.copy(file, directory)
+    config = json.loads((plain / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"quantization_config": section}))
     stored: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
+    values: dict[str, np.ndarray] = {}
+    for name, tensor in load_file(plain / "model.safetensors").items():
         linear = name.removesuffix(".weight")
         if "_proj" not in name or is_ignored(linear, section):
             stored[name] = tensor
         else:
             quantize = int4_parts if section["quant_method"] == "compressed-tensors" else fp8_parts
-            parts, values = quantize(tensor.float().numpy())
+            parts, values[name] = quantize(tensor.float().numpy())
             stored |= {f"{linear}.{part}": value for part, value in parts.items()}
-            tensors[name] = torch.from_numpy(values).to(dtype)
-    save_file(tensors, twin / "model.safetensors", {"format": "pt"})
-    quantized = directory / "quantized"
-    quantized.mkdir()
-    (quantized / "config.json").write_text(json.dumps(config))
-    save_file(stored, quantized / "model.safetensors", {"format": "pt"})
-    return quantized, twin
+    save_file(stored, directory / "model.safetensors", {"format": "pt"})
+    return values
 
 
 def is_ignored(linear: str, section: dict[str, Any]) -> bool:

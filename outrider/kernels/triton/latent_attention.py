@@ -1,0 +1,275 @@
+"""Absorbed multi-head latent attention: every head reads the same cached row, both as key and as value.
+
+Two programs share a tile: each finds all scores, and mixes half of the values' width. So the sums of a split
+and those of the splits before it fit the registers of one program.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from outrider.kernels.triton.attention_plan import AttentionPlan
+from outrider.kernels.triton.attention_splits import (
+    FIELDS,
+    ROWS,
+    SPLIT,
+    Partials,
+    combine_splits_launch,
+    find_tile,
+    fold,
+    load_columns,
+    padded,
+    pieces_before,
+    soften,
+    tile_rows,
+    tile_splits,
+    token_rows,
+    walks_splits,
+)
+from outrider.kernels.triton.launch import Argument, Launch
+from outrider.kernels.triton.tiles import NUM_PROCESSORS
+
+
+def latent_attention(
+    latent: Tensor, turned: Tensor, cache: Tensor, plan: AttentionPlan, scale: float
+) -> Tensor:
+    """Absorbed MLA: queries [T, H, C] and [T, H, P] over cache rows [slots, C + P] -> [T, H, C]."""
+    mixed = torch.empty(latent.shape, dtype=latent.dtype, device=latent.device)
+    for launch in latent_attention_launches(
+        latent.contiguous(), turned.contiguous(), cache, plan, scale, mixed
+    ):
+        launch.run()
+    return mixed
+
+
+def latent_attention_launches(
+    latent: Tensor, turned: Tensor, cache: Tensor, plan: AttentionPlan, scale: float, mixed: Tensor
+) -> Iterator[Launch]:
+    """What writes mixed [T, H, C], given contiguous tensors."""
+    forms = walked_launches if walks_splits(plan, mixed) else pieced_launches
+    return forms(latent, turned, cache, plan, scale, mixed)
+
+
+def walked_launches(
+    latent: Tensor, turned: Tensor, cache: Tensor, plan: AttentionPlan, scale: float, mixed: Tensor
+) -> Iterator[Launch]:
+    """A program for each half of a tile, which takes one split after another."""
+    yield Launch(
+        kernel=walk_latent_kernel,
+        grid=(2, plan.num_tiles),
+        arguments={**_arguments(latent, turned, cache, plan, scale), "mixed_ptr": mixed},
+        constants=_constants(latent, turned, plan),
+        num_warps=8,
+    )
+
+
+def pieced_launches(
+    latent: Tensor, turned: Tensor, cache: Tensor, plan: AttentionPlan, scale: float, mixed: Tensor
+) -> Iterator[Launch]:
+    """As many programs as run at a time share the halves of pieces; then splits are combined."""
+    partials = Partials.allocate(mixed, plan, num_parts=2)
+    constants, L = _constants(latent, turned, plan), plan.num_tiles
+    yield Launch(
+        kernel=latent_pieces_kernel,
+        grid=(2, min(NUM_PROCESSORS // 2, L * plan.num_splits)),
+        arguments={
+            **_arguments(latent, turned, cache, plan, scale),
+            "tops_ptr": partials.tops,
+            "totals_ptr": partials.totals,
+            "partials_ptr": partials.mixed,
+            "num_splits": plan.num_splits,
+        },
+        constants={**constants, "L": L, "L_PADDED": padded(L)},
+        num_warps=8,
+    )
+    yield combine_splits_launch(partials, plan, mixed, constants["HALF"])
+
+
+def _arguments(
+    latent: Tensor, turned: Tensor, cache: Tensor, plan: AttentionPlan, scale: float
+) -> dict[str, Argument]:
+    return {
+        "latent_ptr": latent,
+        "turned_ptr": turned,
+        "cache_ptr": cache,
+        "tiles_ptr": plan.tiles,
+        "tables_ptr": plan.block_tables,
+        "scale": scale * math.log2(math.e),
+        "table_width": plan.block_tables.shape[1],
+    }
+
+
+def _constants(latent: Tensor, turned: Tensor, plan: AttentionPlan) -> dict[str, int]:
+    _, H, C = latent.shape
+    P = turned.shape[2]
+    return {
+        "H": H,
+        "C": C,
+        "P": P,
+        "HALF": max(16, padded(C) // 2),
+        "P_PADDED": max(16, padded(P)),
+        "BLOCK_SIZE": plan.block_size,
+        "BLOCK_N": 64 if latent.itemsize == 2 else 32,
+    }
+
+
+@triton.jit(do_not_specialize=["table_width"])
+def walk_latent_kernel(
+    latent_ptr: tl.tensor,
+    turned_ptr: tl.tensor,
+    cache_ptr: tl.tensor,
+    tiles_ptr: tl.tensor,
+    tables_ptr: tl.tensor,
+    scale: float,
+    table_width: int,
+    mixed_ptr: tl.tensor,
+    H: tl.constexpr,
+    C: tl.constexpr,
+    P: tl.constexpr,
+    HALF: tl.constexpr,
+    P_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+) -> None:
+    """mixed[r] = sum over tokens n up to r's position of softmax(scale * <query r, key n>) * value n.
+
+    latent [T * H, C], turned [T * H, P], cache [slots, C + P] (a key is a row, a value its first C elements),
+    mixed [T * H, C]; tiles and tables as in AttentionPlan. The cache is finite.
+    """
+    half = tl.program_id(0)
+    # The last tiles of a prompt have the most splits: they begin first.
+    tile_ptr = tiles_ptr + (tl.num_programs(1) - 1 - tl.program_id(1)) * FIELDS
+    num_splits = tile_splits(tile_ptr)
+    if num_splits == 0:
+        return
+    token, head, position, _ = tile_rows(tile_ptr, H)
+    own, other, keys = load_queries(latent_ptr, turned_ptr, token * H + head, half, C, P, HALF, P_PADDED)
+    blocks_ptr = tables_ptr + tl.load(tile_ptr) * table_width
+    num_context = tl.max(position, 0) + 1
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    mixed = tl.zeros([ROWS, HALF], tl.float32)
+    for split in tl.range(0, num_splits, disable_licm=True):
+        next_top, next_total, next_mixed = mix_split(
+            own, other, keys, position, half, cache_ptr, blocks_ptr, split, num_context, scale,
+            C, P, HALF, P_PADDED, BLOCK_SIZE, BLOCK_N,
+        )  # fmt: skip
+        top, total, mixed = fold(top, total, mixed, next_top, next_total, next_mixed)
+    token, head, _, is_own = tile_rows(tile_ptr, H)
+    columns = half * HALF + tl.arange(0, HALF)
+    mixed_ptrs = mixed_ptr + (token * H + head).to(tl.int64)[:, None] * C + columns[None, :]
+    result = (mixed / total[:, None]).to(mixed_ptr.dtype.element_ty)
+    tl.store(mixed_ptrs, result, mask=is_own[:, None] & (columns < C)[None, :])
+
+
+@triton.jit(do_not_specialize=["table_width", "num_splits"])
+def latent_pieces_kernel(
+    latent_ptr: tl.tensor,
+    turned_ptr: tl.tensor,
+    cache_ptr: tl.tensor,
+    tiles_ptr: tl.tensor,
+    tables_ptr: tl.tensor,
+    scale: float,
+    table_width: int,
+    tops_ptr: tl.tensor,
+    totals_ptr: tl.tensor,
+    partials_ptr: tl.tensor,
+    num_splits: int,
+    H: tl.constexpr,
+    C: tl.constexpr,
+    P: tl.constexpr,
+    HALF: tl.constexpr,
+    P_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    L: tl.constexpr,
+    L_PADDED: tl.constexpr,
+) -> None:
+    """What walk_latent_kernel folds, by itself for each split s: tops[r, s, half], totals, partials[r, s].
+
+    tops and totals [T * H, num_splits, 2], partials [T * H, num_splits, C], the others as there.
+    """
+    half = tl.program_id(0)
+    num_pieces = pieces_before(tiles_ptr + L * FIELDS)
+    for piece in tl.range(tl.program_id(1), num_pieces, tl.num_programs(1), disable_licm=True):
+        tile_ptr = tiles_ptr + find_tile(tiles_ptr, piece, L, L_PADDED) * FIELDS
+        split = piece - pieces_before(tile_ptr)
+        token, head, position, _ = tile_rows(tile_ptr, H)
+        own, other, keys = load_queries(latent_ptr, turned_ptr, token * H + head, half, C, P, HALF, P_PADDED)
+        blocks_ptr = tables_ptr + tl.load(tile_ptr) * table_width
+        num_context = tl.max(position, 0) + 1
+        top, total, mixed = mix_split(
+            own, other, keys, position, half, cache_ptr, blocks_ptr, split, num_context, scale,
+            C, P, HALF, P_PADDED, BLOCK_SIZE, BLOCK_N,
+        )  # fmt: skip
+        token, head, _, is_own = tile_rows(tile_ptr, H)
+        place = (token * H + head).to(tl.int64) * num_splits + split
+        tl.store(tops_ptr + place * 2 + half, top, mask=is_own)
+        tl.store(totals_ptr + place * 2 + half, total, mask=is_own)
+        columns = half * HALF + tl.arange(0, HALF)
+        partials_ptrs = partials_ptr + place[:, None] * C + columns[None, :]
+        tl.store(partials_ptrs, mixed, mask=is_own[:, None] & (columns < C)[None, :])
+
+
+@triton.jit
+def load_queries(
+    latent_ptr: tl.tensor,
+    turned_ptr: tl.tensor,
+    row: tl.tensor,
+    half: tl.tensor,
+    C: tl.constexpr,
+    P: tl.constexpr,
+    HALF: tl.constexpr,
+    P_PADDED: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The rows' own half of the latents, the other half, and the turned parts."""
+    columns = tl.arange(0, HALF)
+    latents = latent_ptr + row.to(tl.int64) * C
+    own = load_columns(latents, half * HALF + columns, C, 2 * HALF)
+    other = load_columns(latents, (1 - half) * HALF + columns, C, 2 * HALF)
+    return own, other, load_columns(turned_ptr + row.to(tl.int64) * P, tl.arange(0, P_PADDED), P, P_PADDED)
+
+
+@triton.jit
+def mix_split(
+    own: tl.tensor,
+    other: tl.tensor,
+    turned: tl.tensor,
+    position: tl.tensor,
+    half: tl.tensor,
+    cache_ptr: tl.tensor,
+    blocks_ptr: tl.tensor,
+    split: tl.tensor,
+    num_context: tl.tensor,
+    scale: float,
+    C: tl.constexpr,
+    P: tl.constexpr,
+    HALF: tl.constexpr,
+    P_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Maximum, sum and mixture of one split for every row of a tile."""
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    mixed = tl.zeros([ROWS, HALF], tl.float32)
+    columns = tl.arange(0, HALF)
+    end = tl.minimum(split * SPLIT + SPLIT, num_context)
+    # Without these two options there are more copies of tiles, and more registers, than a program may have.
+    for first in tl.range(split * SPLIT, end, BLOCK_N, disallow_acc_multi_buffer=True, disable_licm=True):
+        tokens = first + tl.arange(0, BLOCK_N)
+        rows = cache_ptr + token_rows(blocks_ptr, tokens, end, C + P, BLOCK_SIZE)
+        values = load_columns(rows, half * HALF + columns, C, 2 * HALF)
+        others = load_columns(rows, (1 - half) * HALF + columns, C, 2 * HALF)
+        keys = load_columns(rows + C, tl.arange(0, P_PADDED), P, P_PADDED)
+        scores = tl.dot(own, tl.trans(values), input_precision="ieee")
+        scores = tl.dot(other, tl.trans(others), scores, input_precision="ieee")
+        scores = tl.dot(turned, tl.trans(keys), scores, input_precision="ieee")
+        visible = tokens[None, :] <= position[:, None]
+        weights, factor, top, total = soften(scores, visible, top, total, scale)
+        mixed = tl.dot(weights.to(values.dtype), values, mixed * factor[:, None], input_precision="ieee")
+    return top, total, mixed

@@ -87,6 +87,14 @@ class StepRunner:
         self._max_num_blocks = -(-longest // kv_cache.block_size)
         self._recordings: dict[Bucket, Recording] = {}
 
+    def warm_up(self, max_num_rows: int) -> None:
+        """Runs steps of the most rows, in the spare block: kernels are compiled, and their memory is there.
+
+        Two of them, since kernels are compiled anew for numbers that 16 does not divide.
+        """
+        for num_rows in (max_num_rows, max(1, max_num_rows - 1)):
+            self.model.forward(self._spare_batch(num_rows), self.kv_cache)
+
     @torch.inference_mode()
     def record(self, report: Callable[[int, int], None]) -> None:
         """Makes every bucket ready; `report` hears how many of how many are."""

@@ -39,7 +39,8 @@ def load(config: Config, is_stopped: Callable[[], bool]) -> Stepper:
     tap = _feature_tap(config, model)
     facts = _facts(config, model, feature_size=tap.size if tap else 0)
     runner = _new_runner(config, model, facts, tap)
-    _record_graphs(runner, device, _reporter("recording_graphs", is_stopped))
+    if model.kernels.CAPTURABLE:
+        _prepare(runner, device, config.max_num_batched_tokens, _reporter("recording_graphs", is_stopped))
     stepper = Stepper(runner, facts, _grammar_compiler(config.model_dir, facts.vocab_size), tap)
     stepper.warm_up()
     log.info("model_loaded", **{name: getattr(facts, name) for name in facts.__dataclass_fields__})
@@ -73,21 +74,24 @@ def _new_runner(config: Config, model: Transformer, facts: GroupFacts, tap: Feat
         )
     return StepRunner(
         model,
-        # One block more than sequences may own, for what fills a bucket up.
-        _new_kv_cache(model, facts, num_spare_blocks=1 if buckets else 0),
+        # One block more than sequences may own, for rows of none.
+        _new_kv_cache(model, facts, num_spare_blocks=1 if model.kernels.CAPTURABLE else 0),
         buckets,
         max_model_len=facts.max_model_len,
         tap_layers=tap.layers if tap else (),
     )
 
 
-def _record_graphs(runner: StepRunner, device: torch.device, progress: Progress) -> None:
-    free = _free_memory(device)
+def _prepare(runner: StepRunner, device: torch.device, max_num_rows: int, progress: Progress) -> None:
+    """Compiles kernels and records graphs, so that no request waits for them."""
     try:
+        runner.warm_up(max_num_rows)
+        free = _free_memory(device)
         runner.record(progress)
     except torch.OutOfMemoryError:
         raise ConfigError(
-            "OUTRIDER_WORKER_GRAPH_NUM_ROWS, _KV_CACHE_BYTES or _NUM_BLOCKS: no memory is left for graphs"
+            "OUTRIDER_WORKER_KV_CACHE_BYTES, _NUM_BLOCKS, _MAX_NUM_BATCHED_TOKENS or _GRAPH_NUM_ROWS:"
+            " they leave no memory for a step and its CUDA graphs"
         ) from None
     if device.type == "cuda":
         log.info("graphs_recorded", num_bytes=free - _free_memory(device))

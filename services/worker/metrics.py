@@ -9,10 +9,14 @@ step_seconds = Histogram(
     "outrider_worker_step_seconds", "Time of a step from its batch to its answer.", buckets=_STEP_BUCKETS
 )
 forward_seconds = Histogram(
-    "outrider_worker_forward_seconds", "Time of the forward pass.", buckets=_STEP_BUCKETS
+    "outrider_worker_forward_seconds",
+    "Time of the forward pass; where a GPU computes it, of handing it over.",
+    buckets=_STEP_BUCKETS,
 )
 sample_seconds = Histogram(
-    "outrider_worker_sample_seconds", "Time of choosing tokens.", buckets=_STEP_BUCKETS
+    "outrider_worker_sample_seconds",
+    "Time of choosing tokens, and of waiting for what a GPU computes.",
+    buckets=_STEP_BUCKETS,
 )
 feature_seconds = Histogram(
     "outrider_worker_feature_seconds",

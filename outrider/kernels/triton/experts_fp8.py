@@ -1,0 +1,78 @@
+"""Experts' FP8 weights with a factor for each block, and inputs rounded to FP8 in blocks of a row."""
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from outrider.kernels.weights import FP8_BLOCK, Fp8Weight
+
+
+def pack_fp8(weights: Sequence[Fp8Weight]) -> tuple[Tensor, Tensor]:
+    """E weights [N, K] as values [E, N, K] and scales [E, ceil(N / FP8_BLOCK), ceil(K / FP8_BLOCK)]."""
+    first, E = weights[0], len(weights)
+    values = torch.empty(E, *first.values.shape, dtype=first.values.dtype, device=first.values.device)
+    for expert, weight in enumerate(weights):
+        values[expert] = weight.values
+    return values, torch.stack([weight.scales for weight in weights])
+
+
+def check_halves(weight: Fp8Weight) -> None:
+    """Raises ValueError where a block of factors holds outputs of both halves of a weight [2 F, K]."""
+    F = weight.shape[0] // 2
+    if F % FP8_BLOCK:
+        raise ValueError(f"{F} gate outputs end inside a block of {FP8_BLOCK}")
+
+
+@triton.jit
+def fp8_product(
+    x_ptr: tl.tensor,
+    x_scales_ptr: tl.tensor,
+    x_scales_stride: int,
+    w_ptr: tl.tensor,
+    w_scales_ptr: tl.tensor,
+    expert: tl.tensor,
+    even_block: tl.tensor,
+    odd_block: tl.tensor,
+    rows: tl.tensor,
+    tokens: tl.tensor,
+    live: tl.tensor,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+) -> tl.tensor:
+    """Outputs `rows` of an expert for some tokens, fp32 [BLOCK_M, WIDTH].
+
+    x [T, K] with factors [blocks, T], w [E, N, K] with factors [E, N blocks, K blocks]. Hopper's tensor cores
+    add products of e4m3 numbers with fewer bits than fp32 has: each block of inputs is a product of its own,
+    and these are scaled and added in fp32. The first eight rows and every other eight after them lie in
+    even_block of the weight's outputs, the rest in odd_block.
+    """
+    BLOCKS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    offs_k = tl.arange(0, BLOCK_K)
+    w_ptrs = w_ptr + expert * N * K + rows[:, None] * K + offs_k[None, :]
+    x_ptrs = x_ptr + tokens[None, :] * K + offs_k[:, None]
+    w_scale_ptr = w_scales_ptr + expert * ((N + BLOCK_K - 1) // BLOCK_K) * BLOCKS
+    x_scale_ptrs = x_scales_ptr + tokens
+    is_odd = (tl.arange(0, BLOCK_M) // 8 % 2 == 1)[:, None]
+    total = tl.zeros((BLOCK_M, WIDTH), dtype=tl.float32)
+    for block in tl.range(0, BLOCKS):
+        even_scale = tl.load(w_scale_ptr + even_block * BLOCKS + block)
+        odd_scale = tl.load(w_scale_ptr + odd_block * BLOCKS + block)
+        x_scales = tl.load(x_scale_ptrs, mask=live, other=0.0)
+        if K % BLOCK_K == 0:
+            w = tl.load(w_ptrs)
+            x = tl.load(x_ptrs, mask=live[None, :], other=0.0)
+        else:
+            inside = offs_k < K - block * BLOCK_K
+            w = tl.load(w_ptrs, mask=inside[None, :], other=0.0)
+            x = tl.load(x_ptrs, mask=live[None, :] & inside[:, None], other=0.0)
+        total += tl.dot(w, x) * x_scales[None, :] * tl.where(is_odd, odd_scale, even_scale)
+        w_ptrs += BLOCK_K
+        x_ptrs += BLOCK_K
+        x_scale_ptrs += x_scales_stride
+    return total

@@ -1,0 +1,154 @@
+"""The two products of the experts: tiles of one expert's tokens by some of its outputs."""
+
+import triton
+import triton.language as tl
+
+from outrider.kernels.triton.experts_fp8 import fp8_product
+from outrider.kernels.triton.experts_int4 import int4_product
+from outrider.kernels.triton.experts_plain import plain_product
+from outrider.kernels.triton.quantize import block_scales
+
+
+@triton.jit
+def gate_up_kernel(
+    x_ptr: tl.tensor,
+    x_scales_ptr: tl.tensor,
+    w_ptr: tl.tensor,
+    w_scales_ptr: tl.tensor,
+    pairs_ptr: tl.tensor,
+    tiles_ptr: tl.tensor,
+    hidden_ptr: tl.tensor,
+    hidden_scales_ptr: tl.tensor,
+    x_scales_stride: int,
+    hidden_scales_stride: int,
+    A: tl.constexpr,
+    D: tl.constexpr,
+    F: tl.constexpr,
+    STORAGE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+) -> None:
+    """hidden[p] = silu(gate) * up, both x[pair[p] / A] by the halves of its expert's weight [2 F, D].
+
+    x [T, D] -> hidden [T * A, F] in the order of the sorted pairs; of FP8 rounded to it, with factors for its
+    blocks. A program takes BLOCK_M / 2 outputs of a tile of pairs.
+    """
+    tile = tiles_ptr + 3 * tl.program_id(0)
+    count = tl.load(tile + 2)
+    if count == 0:
+        return
+    expert = tl.load(tile).to(tl.int64)
+    live = tl.arange(0, WIDTH) < count
+    places = (tl.load(tile + 1) + tl.arange(0, WIDTH)).to(tl.int64)
+    tokens = (tl.load(pairs_ptr + places, mask=live, other=0) // A).to(tl.int64)
+    # Eight rows of the gate, then the eight of the same outputs of up: a thread of a tensor-core product has
+    # row r and row r + 8. Past the edge the last output is repeated: it costs no mask.
+    m = tl.arange(0, BLOCK_M)
+    outputs = tl.program_id(1) * (BLOCK_M // 2) + m // 16 * 8 + m % 8
+    rows = tl.minimum(outputs, F - 1) + m // 8 % 2 * F
+    if STORAGE == "int4":
+        both = int4_product(
+            x_ptr, w_ptr, w_scales_ptr, expert, rows, tokens, live, 2 * F, D, BLOCK_M, WIDTH, BLOCK_K
+        )
+    elif STORAGE == "fp8":
+        gate_block = tl.program_id(1) * (BLOCK_M // 2) // BLOCK_K
+        both = fp8_product(
+            x_ptr,
+            x_scales_ptr,
+            x_scales_stride,
+            w_ptr,
+            w_scales_ptr,
+            expert,
+            gate_block,
+            gate_block + F // BLOCK_K,
+            rows,
+            tokens,
+            live,
+            2 * F,
+            D,
+            BLOCK_M,
+            WIDTH,
+            BLOCK_K,
+        )
+    else:
+        both = plain_product(x_ptr, w_ptr, expert, rows, tokens, live, 2 * F, D, BLOCK_M, WIDTH, BLOCK_K)
+    halves = tl.permute(tl.reshape(both, (BLOCK_M // 16, 2, 8, WIDTH)), (0, 2, 3, 1))
+    gate, up = tl.split(halves)
+    hidden = tl.reshape(gate / (1 + tl.exp(-gate)) * up, (BLOCK_M // 2, WIDTH))
+    outputs = tl.program_id(1) * (BLOCK_M // 2) + tl.arange(0, BLOCK_M // 2)
+    if STORAGE == "fp8":
+        scales = block_scales(tl.trans(hidden))
+        scale_ptrs = hidden_scales_ptr + tl.program_id(1) * hidden_scales_stride + places
+        tl.store(scale_ptrs, scales, mask=live)
+        hidden = hidden / scales[None, :]
+    tl.store(
+        hidden_ptr + places[None, :] * F + outputs[:, None],
+        hidden,
+        mask=live[None, :] & (outputs < F)[:, None],
+    )
+
+
+@triton.jit
+def down_kernel(
+    hidden_ptr: tl.tensor,
+    hidden_scales_ptr: tl.tensor,
+    w_ptr: tl.tensor,
+    w_scales_ptr: tl.tensor,
+    pairs_ptr: tl.tensor,
+    tiles_ptr: tl.tensor,
+    y_ptr: tl.tensor,
+    hidden_scales_stride: int,
+    D: tl.constexpr,
+    F: tl.constexpr,
+    STORAGE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+) -> None:
+    """y[pair[p]] = hidden[p] by its expert's weight [D, F].
+
+    hidden [T * A, F] in the order of the sorted pairs -> y [T * A, D] in that of the pairs. A program takes
+    BLOCK_M outputs of a tile of pairs.
+    """
+    tile = tiles_ptr + 3 * tl.program_id(0)
+    count = tl.load(tile + 2)
+    if count == 0:
+        return
+    expert = tl.load(tile).to(tl.int64)
+    live = tl.arange(0, WIDTH) < count
+    places = (tl.load(tile + 1) + tl.arange(0, WIDTH)).to(tl.int64)
+    pairs = tl.load(pairs_ptr + places, mask=live, other=0).to(tl.int64)
+    outputs = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    rows = tl.minimum(outputs, D - 1)
+    if STORAGE == "int4":
+        y = int4_product(
+            hidden_ptr, w_ptr, w_scales_ptr, expert, rows, places, live, D, F, BLOCK_M, WIDTH, BLOCK_K
+        )
+    elif STORAGE == "fp8":
+        block = tl.program_id(1) * BLOCK_M // BLOCK_K
+        y = fp8_product(
+            hidden_ptr,
+            hidden_scales_ptr,
+            hidden_scales_stride,
+            w_ptr,
+            w_scales_ptr,
+            expert,
+            block,
+            block,
+            rows,
+            places,
+            live,
+            D,
+            F,
+            BLOCK_M,
+            WIDTH,
+            BLOCK_K,
+        )
+    else:
+        y = plain_product(hidden_ptr, w_ptr, expert, rows, places, live, D, F, BLOCK_M, WIDTH, BLOCK_K)
+    tl.store(
+        y_ptr + pairs[None, :] * D + outputs[:, None],
+        y,
+        mask=live[None, :] & (outputs < D)[:, None],
+    )

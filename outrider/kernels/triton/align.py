@@ -22,7 +22,7 @@ class Alignment:
 
 
 def align(experts: Tensor, num_experts: int, width: int) -> Alignment:
-    """Sorts the choices [T, A] of experts below num_experts."""
+    """Sorts the choices [T, A] of experts below num_experts; pairs that choose another are in no tile."""
     alignment = empty_alignment(experts, num_experts, width)
     align_launch(experts, num_experts, alignment).run()
     return alignment
@@ -84,8 +84,8 @@ def align_kernel(
     offs = tl.arange(0, CHUNK)
     counts = tl.zeros((BINS,), tl.int32)
     for first in range(0, P, CHUNK):
-        chosen = tl.load(experts_ptr + first + offs, mask=first + offs < P, other=0).to(tl.int32)
-        counts += tl.histogram(chosen, BINS, mask=first + offs < P)
+        chosen = tl.load(experts_ptr + first + offs, mask=first + offs < P, other=E).to(tl.int32)
+        counts += tl.histogram(chosen, BINS, mask=chosen < E)
     bins = tl.arange(0, BINS)
     place = tl.sum(tl.where(bins < expert, counts, 0))
     count = tl.sum(tl.where(bins == expert, counts, 0))

@@ -5,6 +5,8 @@
 Every kernel after the first reads only the tiles whose maxima say that something in them can matter.
 """
 
+from collections.abc import Iterator
+
 import torch
 import triton
 import triton.language as tl
@@ -43,21 +45,33 @@ LAST_TOKEN = tl.constexpr(2**31 - 1)
 
 def sample_and_verify(logits: Tensor, scores: Tensor, rows: SamplingRows) -> Verified:
     """Chooses each row's token and compares it with the draft; see Kernels."""
-    R, B, device = len(logits), len(rows.firsts) - 1, logits.device
-    verified = Verified(
+    verified = empty_verified(rows)
+    for launch in sample_launches(logits, scores, rows, verified):
+        launch.run()
+    return verified
+
+
+def empty_verified(rows: SamplingRows) -> Verified:
+    """Room for the result."""
+    R, B, device = len(rows.drafts), len(rows.firsts) - 1, rows.drafts.device
+    return Verified(
         tokens=torch.empty(R, dtype=torch.int64, device=device),
         finite=torch.empty(R, dtype=torch.bool, device=device),
         num_accepted=torch.empty(B, dtype=torch.int64, device=device),
         bonus=torch.empty(B, dtype=torch.int64, device=device),
     )
+
+
+def sample_launches(
+    logits: Tensor, scores: Tensor, rows: SamplingRows, verified: Verified
+) -> Iterator[Launch]:
+    """All launches in their order, for scores [R, V] and logits of the same shape, both dense."""
     room = empty_rows(scores, rows.parameters)
-    maxima_launch(logits, room).run()
+    yield maxima_launch(logits, room)
     if rows.any_top_k or rows.any_top_p:
-        for launch in filter_launches(room, top_k=rows.any_top_k, top_p=rows.any_top_p):
-            launch.run()
-    choose_launch(room, verified).run()
-    verify_launch(room, rows, verified).run()
-    return verified
+        yield from filter_launches(room, top_k=rows.any_top_k, top_p=rows.any_top_p)
+    yield choose_launch(room, verified)
+    yield verify_launch(room, rows, verified)
 
 
 def choose_launch(rows: Rows, verified: Verified) -> Launch:

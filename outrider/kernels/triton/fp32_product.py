@@ -18,7 +18,7 @@ def fp32_product_launch(x: Tensor, weight: Tensor, y: Tensor) -> Launch:
     """y [T, H, N] = x [T, H, K] by weights [H, N, K], each head by its own."""
     H, N, K = weight.shape
     T = x.shape[0]
-    tile = fp32_tile(T)
+    tile = fp32_tile(K, T)
     return Launch(
         kernel=fp32_product_kernel,
         grid=(num_tiles(T, tile.block_t), num_tiles(N, tile.block_m), H),

@@ -96,10 +96,12 @@ def tile_candidates(shape: ProductShape, block_t: int) -> Iterator[Tile]:
                     yield tile
 
 
-def fp32_tile(T: int) -> Tile:
-    """The tile of a product in full fp32; block_k holds LANES chains of fp32 additions."""
-    if T <= 4:
-        return Tile(block_m=4, block_t=4, block_k=256, num_warps=4, num_stages=6)
-    if T <= 16:
-        return Tile(block_m=4, block_t=16, block_k=256, num_warps=4, num_stages=5)
-    return Tile(block_m=32, block_t=32, block_k=256, num_warps=8, num_stages=2)
+def fp32_tile(K: int, T: int) -> Tile:
+    """The tile of a product in full fp32 with a weight of K inputs."""
+    if T > 16:
+        return Tile(block_m=32, block_t=32, block_k=256, num_warps=8, num_stages=2)
+    # Long sums take few outputs, so that many processors share them.
+    block_m = 4 if K >= 1024 else 8
+    if T > 4:
+        return Tile(block_m=block_m, block_t=16, block_k=256, num_warps=4, num_stages=5)
+    return Tile(block_m=block_m, block_t=4, block_k=256, num_warps=4, num_stages=6)

@@ -14,12 +14,14 @@ struct Position {
     std::size_t draft;
 };
 
-void add_positions(std::vector<Position>& positions, std::size_t draft, const std::vector<double>& chances) {
+void add_positions(std::vector<Position>& positions, std::size_t at, const Draft& draft, const Fit& fit) {
+    Terms terms = draft.terms();
     double survival = 1;
-    for (const double chance : chances) {
-        survival *= chance;
+    for (std::size_t place = 0; place < draft.confidences.size(); ++place) {
+        draft.fill_in(place, terms);
+        survival *= fit.chance(terms);
         if (survival <= LEAST_SURVIVAL) break;
-        positions.push_back(Position{survival, draft});
+        positions.push_back(Position{survival, at});
     }
 }
 
@@ -28,7 +30,9 @@ void add_positions(std::vector<Position>& positions, std::size_t draft, const st
 Ranked::Ranked(const std::vector<Draft>& drafts, const Calibration& calibration, std::size_t max_num_positions)
     : num_drafts_(drafts.size()), total_{0}, believed_{0} {
     std::vector<Position> positions;
-    for (std::size_t at = 0; at < drafts.size(); ++at) add_positions(positions, at, calibration.chances(drafts[at]));
+    for (std::size_t at = 0; at < drafts.size(); ++at) {
+        add_positions(positions, at, drafts[at], calibration.of(drafts[at].source));
+    }
     const auto likelier = [](const Position& a, const Position& b) { return a.survival > b.survival; };
     std::stable_sort(positions.begin(), positions.end(), likelier);
     positions.resize(std::min(positions.size(), max_num_positions));

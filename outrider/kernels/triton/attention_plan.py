@@ -71,8 +71,8 @@ def tile_table(spans: Sequence[Span], num_tokens: int, num_heads: int) -> Tensor
     end of the sequence's rows | position of the sequence's first token | splits of the tile's last row |
     pieces of all tiles before.
     """
-    sequences = torch.tensor([(s.first_row, s.num_rows, s.num_context) for s in spans]).view(-1, 3)
-    first_tokens, sizes, contexts = sequences.unbind(1)
+    sequences = [(span.first_row, span.num_rows, span.num_context) for span in spans]
+    first_tokens, sizes, contexts = torch.tensor(sequences, dtype=torch.int64).view(-1, 3).unbind(1)
     counts = -(-sizes * num_heads // TILE_ROWS)
     owners = torch.arange(len(spans)).repeat_interleave(counts)
     first_rows = (torch.arange(len(owners)) - (counts.cumsum(0) - counts)[owners]) * TILE_ROWS

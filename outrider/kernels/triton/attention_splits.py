@@ -17,6 +17,7 @@ from outrider.kernels.triton.attention_plan import SPLIT_TOKENS, TILE_FIELDS, TI
 from outrider.kernels.triton.launch import Launch
 from outrider.kernels.triton.tiles import NUM_PROCESSORS
 
+COMBINED_HEADS = 4
 COMBINED_COLUMNS = 128
 MAX_SCRATCH_BYTES = 1 << 30
 FIELDS = tl.constexpr(TILE_FIELDS)
@@ -46,9 +47,9 @@ class Partials:
         return cls(tops=empty(num_parts), totals=empty(num_parts), mixed=empty(width))
 
 
-def walks_splits(plan: AttentionPlan, mixed: Tensor) -> bool:
+def walks_splits(plan: AttentionPlan, mixed: Tensor, num_parts: int) -> bool:
     """Whether a program takes all splits of a tile: there are tiles enough, or too many partial results."""
-    num_programs = 2 * plan.num_tiles * plan.shape.num_key_heads
+    num_programs = plan.num_tiles * plan.shape.num_key_heads * num_parts
     return num_programs >= NUM_PROCESSORS or 4 * mixed.numel() * plan.num_splits > MAX_SCRATCH_BYTES
 
 
@@ -147,10 +148,10 @@ def fold(
 def combine_splits_launch(partials: Partials, plan: AttentionPlan, mixed: Tensor, part_width: int) -> Launch:
     """mixed [T, H, N] from the partial results of its rows."""
     T, H, N = mixed.shape
-    BLOCK_N = min(COMBINED_COLUMNS, part_width)
+    BLOCK_H, BLOCK_N = min(COMBINED_HEADS, padded(H)), min(COMBINED_COLUMNS, part_width)
     return Launch(
         kernel=combine_splits_kernel,
-        grid=(T * H, -(-N // BLOCK_N)),
+        grid=(T, -(-H // BLOCK_H), -(-N // BLOCK_N)),
         arguments={
             "tops_ptr": partials.tops,
             "totals_ptr": partials.totals,
@@ -164,6 +165,7 @@ def combine_splits_launch(partials: Partials, plan: AttentionPlan, mixed: Tensor
             "N": N,
             "NUM_PARTS": partials.tops.shape[2],
             "PART_WIDTH": part_width,
+            "BLOCK_H": BLOCK_H,
             "BLOCK_N": BLOCK_N,
         },
         num_warps=1,
@@ -182,25 +184,30 @@ def combine_splits_kernel(
     N: tl.constexpr,
     NUM_PARTS: tl.constexpr,
     PART_WIDTH: tl.constexpr,
+    BLOCK_H: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ) -> None:
     """mixed[r, n] = the fold of partials[r, s, n] over the splits s of row r, divided by its total.
 
     tops, totals [T * H, num_splits, NUM_PARTS], partials [T * H, num_splits, N], positions [T],
-    mixed [T * H, N].
+    mixed [T * H, N]. A program takes heads of one token, which have the same splits.
     """
-    row = tl.program_id(0) + tl.arange(0, 1).to(tl.int64)
-    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    part = tl.program_id(1) * BLOCK_N // PART_WIDTH
-    top = tl.full([1], float("-inf"), tl.float32)
-    total = tl.zeros([1], tl.float32)
-    mixed = tl.zeros([1, BLOCK_N], tl.float32)
-    own_splits = (tl.load(positions_ptr + tl.program_id(0) // H) // SPLIT + 1).to(tl.int32)
+    token = tl.program_id(0).to(tl.int64)
+    heads = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    columns = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
+    part = tl.program_id(2) * BLOCK_N // PART_WIDTH
+    # Heads beyond the last one repeat it.
+    rows = token * H + tl.minimum(heads, H - 1)
+    own_splits = (tl.load(positions_ptr + token) // SPLIT + 1).to(tl.int32)
+    top = tl.full([BLOCK_H], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_H], tl.float32)
+    mixed = tl.zeros([BLOCK_H, BLOCK_N], tl.float32)
     for split in tl.range(0, own_splits, num_stages=8):
-        place = row * num_splits + split
-        next_top = tl.load(tops_ptr + place * NUM_PARTS + part)
-        next_total = tl.load(totals_ptr + place * NUM_PARTS + part)
-        next_mixed = load_columns(partials_ptr + place * N, columns, N, BLOCK_N)
+        places = rows * num_splits + split
+        next_top = tl.load(tops_ptr + places * NUM_PARTS + part)
+        next_total = tl.load(totals_ptr + places * NUM_PARTS + part)
+        next_mixed = load_columns(partials_ptr + places * N, columns, N, tl.cdiv(N, BLOCK_N) * BLOCK_N)
         top, total, mixed = fold(top, total, mixed, next_top, next_total, next_mixed)
     result = (mixed / total[:, None]).to(mixed_ptr.dtype.element_ty)
-    tl.store(mixed_ptr + row[:, None] * N + columns[None, :], result, mask=(columns < N)[None, :])
+    mask = (heads < H)[:, None] & (columns < N)[None, :]
+    tl.store(mixed_ptr + rows[:, None] * N + columns[None, :], result, mask=mask)

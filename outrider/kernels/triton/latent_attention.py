@@ -50,7 +50,7 @@ def latent_attention_launches(
     latent: Tensor, turned: Tensor, cache: Tensor, plan: AttentionPlan, scale: float, mixed: Tensor
 ) -> Iterator[Launch]:
     """What writes mixed [T, H, C], given contiguous tensors."""
-    forms = walked_launches if walks_splits(plan, mixed) else pieced_launches
+    forms = walked_launches if walks_splits(plan, mixed, num_parts=2) else pieced_launches
     return forms(latent, turned, cache, plan, scale, mixed)
 
 

@@ -60,6 +60,30 @@ def deepseek_config(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def interpreted_config(**changes: Any) -> dict[str, Any]:
+    """A config.json of the DeepSeek-V3 kind for Triton's interpreter, where a program takes milliseconds."""
+    return (
+        deepseek_config(
+            hidden_size=128,
+            intermediate_size=64,
+            moe_intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            q_lora_rank=None,
+            kv_lora_rank=32,
+            qk_rope_head_dim=16,
+            v_head_dim=16,
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            n_group=1,
+            topk_group=1,
+            max_position_embeddings=64,
+        )
+        | changes
+    )
+
+
 def llama_config(**changes: Any) -> dict[str, Any]:
     """A config.json of the Llama kind."""
     return {

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from outrider.kernels.interface import Choice
 from outrider.kernels.triton.align import Alignment, align
-from outrider.kernels.triton.experts_fp8 import check_halves, pack_fp8
+from outrider.kernels.triton.experts_fp8 import check_halves, ordered_scales, pack_fp8, room_for_scales
 from outrider.kernels.triton.experts_int4 import pack_int4
 from outrider.kernels.triton.experts_plain import pack_plain
 from outrider.kernels.triton.grouped_product import down_kernel, gate_up_kernel
 from outrider.kernels.triton.launch import Argument, Launch
-from outrider.kernels.triton.quantize import empty_scales, quantize_rows
+from outrider.kernels.triton.quantize import quantize_rows
 from outrider.kernels.triton.tiles import num_tiles
 from outrider.kernels.weights import Fp8Weight, Int4Weight, StoredWeight
 
@@ -47,7 +47,7 @@ class ExpertWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Inputs of a product [T, K]; those of FP8 products are e4m3 with factors, as of quantize_rows."""
+    """Inputs of a product [T, K]; those of FP8 products are e4m3, with factors [blocks, T * A] by place."""
 
     values: Tensor
     scales: Tensor | None = None
@@ -69,6 +69,7 @@ TILES: dict[tuple[Storage, int], ExpertTile] = {
     ("int4", 128): ExpertTile(block_m=128, num_warps=8, num_stages=3),
     ("fp8", 16): ExpertTile(block_m=256, num_warps=8, num_stages=4),
     ("fp8", 32): ExpertTile(block_m=256, num_warps=8, num_stages=4),
+    ("fp8", 64): ExpertTile(block_m=256, num_warps=8, num_stages=4),
     ("plain", 16): ExpertTile(block_m=128, num_warps=4, num_stages=4),
     ("plain", 32): ExpertTile(block_m=128, num_warps=4, num_stages=4),
     ("plain", 64): ExpertTile(block_m=128, num_warps=8, num_stages=4),
@@ -117,28 +118,29 @@ def experts(x: Tensor, choice: Choice, weights: ExpertWeights) -> Tensor:
     E, D, F = weights.down.shape
     storage = weights.gate_up.storage
     alignment = align(choice.experts.contiguous(), E, tile_width(T * A, E, storage))
-    inputs = rows_of(x.contiguous(), storage)
-    hidden = empty_rows(T * A, F, x, storage)
+    inputs = rows_of(x.contiguous(), alignment, storage)
+    hidden = empty_rows(alignment, F, x, storage)
     outputs = x.new_empty(T, A, D)
     gate_up_launch(inputs, alignment, weights.gate_up, hidden).run()
     down_launch(hidden, alignment, weights.down, outputs).run()
     return outputs
 
 
-def rows_of(x: Tensor, storage: Storage) -> Rows:
-    """Inputs as the products take them."""
+def rows_of(x: Tensor, alignment: Alignment, storage: Storage) -> Rows:
+    """Inputs [T, K] as the products take them."""
     if storage != "fp8":
         return Rows(values=x)
     values, scales = quantize_rows(x)
-    return Rows(values=values, scales=scales)
+    return Rows(values=values, scales=ordered_scales(scales, alignment, *x.shape))
 
 
-def empty_rows(T: int, K: int, like: Tensor, storage: Storage) -> Rows:
-    """Room for rows that the products take."""
+def empty_rows(alignment: Alignment, K: int, like: Tensor, storage: Storage) -> Rows:
+    """Room for inputs [T * A, K] in the order of the sorted pairs."""
+    P = len(alignment.pairs)
     if storage != "fp8":
-        return Rows(values=like.new_empty(T, K))
-    values = torch.empty(T, K, dtype=torch.float8_e4m3fn, device=like.device)
-    return Rows(values=values, scales=empty_scales(T, K, like.device))
+        return Rows(values=like.new_empty(P, K))
+    values = torch.empty(P, K, dtype=torch.float8_e4m3fn, device=like.device)
+    return Rows(values=values, scales=room_for_scales(alignment, K))
 
 
 def gate_up_launch(x: Rows, alignment: Alignment, weight: StackedWeight, hidden: Rows) -> Launch:

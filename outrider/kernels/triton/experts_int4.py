@@ -6,46 +6,49 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn.functional import pad
 
 from outrider.kernels.triton.tiles import num_tiles
 from outrider.kernels.weights import INT4_GROUP, Int4Weight
 
 BLOCK_K = 128
 COLUMNS = BLOCK_K // 8  # int32 of a block
+GROUPS = BLOCK_K // INT4_GROUP
 SCALING = 64.0
 """The packed scales are the checkpoint's times this: unpacking yields values divided by it."""
 
 
 def pack_int4(weights: Sequence[Int4Weight]) -> tuple[Tensor, Tensor]:
-    """E weights [N, K] as int32 [E, blocks, N, COLUMNS] and scales int64 [E, blocks, N], four bf16 in each.
+    """E weights [N, K] as int32 [E, blocks, N, COLUMNS] and scales int64 [E, blocks, N], four bf16 each.
 
-    Blocks are BLOCK_K inputs, the last one filled up with zeros. In a block, bits 4 j + 16 h of column i hold
-    input 32 j + 2 i + h, plus 8: a mask leaves two neighbours of group j in the halves of a register, and the
-    outputs of a block lie side by side. Without this order (both tried) the inputs of a product would have to
-    be gathered at a stride of eight.
+    Blocks are BLOCK_K inputs, the last one filled up with scales of zero. In a block, bits 4 j + 16 h of
+    column i hold input 32 j + 2 i + h, plus 8: a mask leaves two neighbours of group j in the halves of a
+    register, where a tensor-core product takes them, and inputs keep their order. In the checkpoint's order a
+    register has inputs four apart, so that all inputs would have to be gathered. The outputs of a block lie
+    side by side: a program reads one piece of memory at a time.
     """
     N, K = weights[0].shape
     blocks = num_tiles(K, BLOCK_K)
     device = weights[0].packed.device
+    missing = blocks * BLOCK_K - K
     packed = torch.empty(len(weights), blocks, N, COLUMNS, dtype=torch.int32, device=device)
-    scales = torch.zeros(len(weights), blocks, N, BLOCK_K // INT4_GROUP, dtype=torch.bfloat16, device=device)
+    scales = torch.empty(len(weights), blocks, N, GROUPS, dtype=torch.bfloat16, device=device)
     for expert, weight in enumerate(weights):
-        packed[expert] = reordered(weight.packed, blocks).transpose(0, 1)
-        for group, column in enumerate((weight.scales * SCALING).unbind(1)):
-            scales[expert, group // 4, :, group % 4] = column
+        packed[expert] = reordered(pad(weight.packed, (0, missing // 8))).transpose(0, 1)
+        scaled = pad(weight.scales * SCALING, (0, missing // INT4_GROUP))
+        scales[expert] = scaled.view(N, blocks, GROUPS).transpose(0, 1)
     return packed, scales.view(torch.int64).squeeze(-1)
 
 
-def reordered(packed: Tensor, blocks: int) -> Tensor:
-    """The checkpoint's int32 [N, K / 8] as [N, blocks, COLUMNS] in the order of pack_int4."""
+def reordered(packed: Tensor) -> Tensor:
+    """The checkpoint's int32 [N, K / 8], of whole blocks, as [N, blocks, COLUMNS] in pack_int4's order."""
     shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=packed.device)
-    values = (packed[..., None] >> shifts & 15).flatten(1)  # [N, K]
-    values = torch.nn.functional.pad(values, (0, blocks * BLOCK_K - values.shape[1]), value=8)
-    places = values.view(len(values), blocks, 4, COLUMNS, 2)  # [N, blocks, j, i, h]
-    result = torch.zeros_like(places[:, :, 0, :, 0])
-    for j in range(4):
+    values = packed[..., None] >> shifts & 15
+    values = values.view(len(packed), -1, GROUPS, COLUMNS, 2)  # [N, blocks, j, i, h]
+    result = torch.zeros_like(values[:, :, 0, :, 0])
+    for j in range(GROUPS):
         for h in range(2):
-            result |= places[:, :, j, :, h] << (4 * j + 16 * h)
+            result |= values[:, :, j, :, h] << (4 * j + 16 * h)
     return result
 
 

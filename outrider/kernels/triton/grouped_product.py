@@ -40,7 +40,8 @@ def gate_up_kernel(
         return
     expert = tl.load(tile).to(tl.int64)
     live = tl.arange(0, WIDTH) < count
-    places = (tl.load(tile + 1) + tl.arange(0, WIDTH)).to(tl.int64)
+    first_place = tl.load(tile + 1)
+    places = (first_place + tl.arange(0, WIDTH)).to(tl.int64)
     tokens = (tl.load(pairs_ptr + places, mask=live, other=0) // A).to(tl.int64)
     # Eight rows of the gate, then the eight of the same outputs of up: a thread of a tensor-core product has
     # row r and row r + 8. Past the edge the last output is repeated: it costs no mask.
@@ -64,6 +65,7 @@ def gate_up_kernel(
             gate_block + F // BLOCK_K,
             rows,
             tokens,
+            first_place,
             live,
             2 * F,
             D,
@@ -78,6 +80,8 @@ def gate_up_kernel(
     hidden = tl.reshape(gate / (1 + tl.exp(-gate)) * up, (BLOCK_M // 2, WIDTH))
     outputs = tl.program_id(1) * (BLOCK_M // 2) + tl.arange(0, BLOCK_M // 2)
     if STORAGE == "fp8":
+        # What a tile has read past its own pairs may be anything.
+        hidden = tl.where(live[None, :], hidden, 0.0)
         scales = block_scales(tl.trans(hidden))
         scale_ptrs = hidden_scales_ptr + tl.program_id(1) * hidden_scales_stride + places
         tl.store(scale_ptrs, scales, mask=live)
@@ -117,7 +121,8 @@ def down_kernel(
         return
     expert = tl.load(tile).to(tl.int64)
     live = tl.arange(0, WIDTH) < count
-    places = (tl.load(tile + 1) + tl.arange(0, WIDTH)).to(tl.int64)
+    first_place = tl.load(tile + 1)
+    places = (first_place + tl.arange(0, WIDTH)).to(tl.int64)
     pairs = tl.load(pairs_ptr + places, mask=live, other=0).to(tl.int64)
     outputs = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     rows = tl.minimum(outputs, D - 1)
@@ -138,6 +143,7 @@ def down_kernel(
             block,
             rows,
             places,
+            first_place,
             live,
             D,
             F,

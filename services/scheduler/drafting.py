@@ -155,6 +155,8 @@ class Drafting:
 
     def _name_sources(self, sequences: list[Sequence]) -> None:
         """Notes which sources each sequence may be asked about."""
+        if not sequences:
+            return
         available = self.drafter.sources if self._feature_bytes else self.drafter.sources - {"head"}
         for sequence in sequences:
             sequence.sources = ()

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from benchmarks import published
 from benchmarks.aot.recording import recorded
@@ -36,13 +37,18 @@ class CountedOperations(TorchDispatchMode):
         self.num_operations = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        returns = func._schema.returns
-        is_view = bool(returns) and all(
-            value.alias_info and not value.alias_info.is_write for value in returns
+        found = func(*args, **(kwargs or {}))
+        inputs, outputs = _tensors((args, kwargs)), _tensors(found)
+        is_view = not func._schema.is_mutable and any(
+            torch._C._is_alias_of(output, given) for output in outputs for given in inputs
         )
-        if not is_view and "empty" not in func._schema.name and "detach" not in func._schema.name:
+        if outputs and not is_view and "empty" not in func._schema.name:
             self.num_operations += 1
-        return func(*args, **(kwargs or {}))
+        return found
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def count(model: str, num_rows: int) -> Mapping[str, int]:

@@ -1,5 +1,6 @@
 """A launch to be compiled, and the settings in which it would be made."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import published
+from benchmarks.aot.compiled import launch_key
 from benchmarks.aot.recording import launches_of
 from outrider.kernels import load_kernels
 from outrider.kernels.interface import Kernels
@@ -65,13 +67,18 @@ class Setting:
     ) -> Iterator[Case]:
         """Yields what a call launches; `names` are those of kernels that the report names otherwise."""
         where = {"model": self.name, "num_ranks": self.num_ranks, "num_tokens": self.num_tokens}
-        for launch in launches_of(compute):
+        # A call may launch a kernel several times: once is enough where that compiles to the same.
+        different = {launch_key(launch): launch for launch in launches_of(compute)}
+        counts: Counter[str] = Counter()
+        for launch in different.values():
             kernel = launch.kernel.__name__
             name = names.get(kernel, kernel.removesuffix("_kernel"))
+            counts[name] += 1
+            form = {"form": counts[name]} if counts[name] > 1 else {}
             yield Case(
                 kernel=name,
                 dtype=dtype,
-                shape={**where, **sizes},
+                shape={**where, **sizes, **form},
                 launch=launch,
                 is_product=name in products,
             )

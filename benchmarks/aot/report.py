@@ -87,15 +87,22 @@ def compile_cases(archs: Sequence[int], *, few: bool = False) -> list[Row]:
     """Compiles cases for every architecture; those that come to the same code only once."""
     wanted = dict(enumerate(all_cases()))
     if few:
-        # A later case of the same kernel and type takes the place of an earlier one.
-        last = {(case.kernel, case.dtype): number for number, case in wanted.items()}
-        wanted = {number: wanted[number] for number in last.values()}
+        wanted = first_of_each(wanted)
     keys = {number: launch_key(case.launch) for number, case in wanted.items()}
     tasks = {(keys[number], arch): (number, arch) for number in wanted for arch in archs}
     # Not forked: the threads of torch do not live on in a fork.
     with ProcessPoolExecutor(NUM_PROCESSES, mp_context=get_context("spawn")) as pool:
         compiled = dict(zip(tasks, pool.map(compile_case, *zip(*tasks.values(), strict=True)), strict=True))
     return [Row.of(case, arch, compiled[keys[n], arch]) for n, case in wanted.items() for arch in archs]
+
+
+def first_of_each(cases: Mapping[int, Case]) -> dict[int, Case]:
+    """Returns a case of each kernel and type of weight; of products one with few tokens and one with many."""
+    firsts: dict[tuple[object, ...], int] = {}
+    for number, case in cases.items():
+        num_tokens = case.shape["num_tokens"] if case.is_product else 0
+        firsts.setdefault((case.kernel, case.dtype, num_tokens), number)
+    return {number: cases[number] for number in firsts.values()}
 
 
 def compile_case(number: int, arch: int) -> Compiled:

@@ -10,6 +10,13 @@ from benchmarks.aot.case import FEW_TOKENS, Case, Setting, meta
 from outrider.kernels.interface import Angles, GateRule, LatentNorm, Place, SamplingRows
 
 MAX_NUM_SAMPLED = 16 * 256
+SAMPLING_NAMES = {
+    "choose_kernel": "sample_verify",
+    "maxima_kernel": "sample_maxima",
+    "histogram_kernel": "sample_histogram",
+    "pick_kernel": "sample_pick",
+    "verify_kernel": "sample_compare",
+}
 
 
 def row_cases(setting: Setting) -> Iterator[Case]:
@@ -18,7 +25,9 @@ def row_cases(setting: Setting) -> Iterator[Case]:
     D, F = config.hidden_size, config.dense_hidden_size // setting.num_ranks
     yield from setting.cases({}, lambda: kernels.rms_norm(meta(T, D), _wide(D), 1e-6), hidden=D)
     yield from setting.cases(
-        {}, lambda: kernels.add_rms_norm(meta(T, D), meta(T, D), _wide(D), 1e-6), hidden=D
+        {"rms_norm_kernel": "add_rms_norm"},
+        lambda: kernels.add_rms_norm(meta(T, D), meta(T, D), _wide(D), 1e-6),
+        hidden=D,
     )
     yield from setting.cases({}, lambda: kernels.silu_product(meta(T, 2 * F)), expert_hidden=F)
     yield from latent_cases(setting)
@@ -80,9 +89,6 @@ def sampling_cases(setting: Setting) -> Iterator[Case]:
             vocabulary=V,
             filters=int(any_top_p),
         )
-
-
-SAMPLING_NAMES: dict[str, str] = {}
 
 
 def _wide(*shape: int) -> Tensor:

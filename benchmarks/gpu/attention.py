@@ -28,7 +28,7 @@ def measure(bench: Bench) -> Iterator[Finding]:
     """Yields times by heads, context and new tokens."""
     rate = product_rate(bench)
     all_heads = published.latent(bench.model).num_heads
-    contexts = bench.sizes((1_000, 10_000, 100_000), (20, 150))
+    contexts = bench.sizes((1_000, 10_000, 100_000), (20, 40))
     for num_heads in (all_heads // 8, all_heads):
         for context in contexts:
             times = {new: time_of(bench, num_heads, context, new) for new in NUM_NEW}

@@ -80,9 +80,10 @@ def write_latent(bench: Bench, kernels: Kernels) -> Tensor:
     return torch.cat([cache.flatten(), turned.flatten()])
 
 
-def latent_attention(bench: Bench, kernels: Kernels, num_heads: int) -> Tensor:
-    """Sequences of every kind at once."""
+def latent_attention(bench: Bench, kernels: Kernels, num_ranks: int) -> Tensor:
+    """Sequences of every kind at once, for the heads of one of some ranks."""
     attention = published.latent(bench.model)
+    num_heads = attention.num_heads // num_ranks
     C, P = attention.latent_width, attention.rotary_width
     shape = AttentionShape(num_queries_per_key=num_heads, num_key_heads=1, key_width=C + P, value_width=C)
     spans, positions, num_slots = _spans(bench)
@@ -99,7 +100,7 @@ def latent_attention(bench: Bench, kernels: Kernels, num_heads: int) -> Tensor:
 
 def grouped_attention(bench: Bench, kernels: Kernels) -> Tensor:
     """The other kind of attention: eight query heads to a key."""
-    G, P = 2, 64
+    G, P = 2, published.latent(bench.model).rotary_width
     shape = AttentionShape(num_queries_per_key=8, num_key_heads=G, key_width=P, value_width=P)
     spans, positions, num_slots = _spans(bench)
     cache, query = bench.normal(num_slots, 2 * G * P, seed=3), bench.normal(len(positions), 8 * G, P)
@@ -117,7 +118,7 @@ def experts(bench: Bench, kernels: Kernels, storage: str) -> Tensor:
         [random_weight(bench, storage, 2 * F, D, seed=expert) for expert in range(E)],
         [random_weight(bench, storage, D, F, seed=E + expert) for expert in range(E)],
     )
-    scores = bench.normal(NUM_ROWS, E - 2, seed=3, dtype=torch.float32)
+    scores = bench.normal(NUM_ROWS, E - 1, seed=3, dtype=torch.float32)
     best = scores.topk(bench.moe.num_experts_per_token, dim=1)
     choice = Choice(experts=best.indices, weights=best.values.softmax(1))
     outputs = kernels.experts(_input(bench, kernels, storage, D), choice, packed)
@@ -187,7 +188,7 @@ CHECKS: Mapping[str, Check] = {
     "silu_product": silu_product,
     "rotate": rotate,
     "write_latent": write_latent,
-    **{f"latent_attention, {heads} heads": partial(latent_attention, num_heads=heads) for heads in (8, 64)},
+    **{f"latent_attention, 1 of {n} ranks": partial(latent_attention, num_ranks=n) for n in (1, 8)},
     "grouped_attention": grouped_attention,
     **{f"experts and combine, {storage}": partial(experts, storage=storage) for storage in STORAGES},
 }

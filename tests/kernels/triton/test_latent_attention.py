@@ -30,7 +30,7 @@ SCALE = 0.2
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 FORMS = pytest.mark.parametrize("launches", [walked_launches, pieced_launches], ids=["walked", "pieced"])
 # Around the borders of blocks (16), inner steps (64, in fp32 32), splits (256), tiles (64 rows).
-RAGGED = ((1, 1), (2, 65), (1, 256), (3, 258), (17, 17))
+RAGGED = ((1, 1), (2, 65), (3, 258), (17, 17))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,17 +104,16 @@ def test_any_heads_and_widths(H, C, P):
     assert_close_as_plain(result, case.plainly(0, torch.float32), case.plainly(0, torch.float64))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_walked_and_pieced_splits_have_the_same_bits(dtype):
-    case = Case.draw((2, 514), (17, 259), dtype=dtype)
+    case = Case.draw((2, 257), (17, 140), (1, 513), dtype=dtype)
     for walked, pieced in zip(case.compute(walked_launches), case.compute(pieced_launches), strict=True):
         assert torch.equal(walked, pieced)
 
 
 @FORMS
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_a_row_has_the_same_bits_alone_as_among_others(launches, dtype):
-    case = Case.draw((1, 31), (20, 270), dtype=dtype)
+def test_a_row_has_the_same_bits_alone_as_among_others(launches):
+    case = Case.draw((1, 31), (20, 270), dtype=torch.bfloat16)
     together = case.compute(launches)[1]
     for row in (0, 6, 19):
         (alone,) = case.rows(1, first=row, end=row + 1).compute(launches)
@@ -122,7 +121,7 @@ def test_a_row_has_the_same_bits_alone_as_among_others(launches, dtype):
 
 
 def test_a_chunk_has_the_same_bits_however_it_is_cut():
-    case = Case.draw((24, 270))
+    case = Case.draw((24, 270), dtype=torch.float16)
     (whole,) = case.compute(walked_launches)
     parts = [
         case.rows(0, first=first, end=end).compute(pieced_launches)[0] for first, end in ((0, 11), (11, 24))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from outrider.model.batch import ForwardBatch, ForwardResult, Span, StepInputs, Tap
 from outrider.model.kv_cache import KVCache
-from outrider.model.transfer import StaticCopy
+from outrider.model.transfer import StaticCopy, tensors_of, with_tensors
 from outrider.model.transformer import Transformer
 
 MAX_ROWS_PER_SEQUENCE = 16
@@ -86,6 +86,7 @@ class StepRunner:
         longest = max([max_model_len, *(bucket.num_rows for bucket in self._buckets)])
         self._max_num_blocks = -(-longest // kv_cache.block_size)
         self._recordings: dict[Bucket, Recording] = {}
+        self._results: ForwardResult | None = None
 
     def warm_up(self, max_num_rows: int) -> None:
         """Runs steps of the most rows, in the spare block: kernels are compiled, and their memory is there.
@@ -100,10 +101,11 @@ class StepRunner:
         """Makes every bucket ready; `report` hears how many of how many are."""
         device = self.model.device
         recorder = GraphRecorder() if device.type == "cuda" else None
+        self._results = self._room_for_results()
         # The largest first: the others find room in the memory that it took.
         for number, bucket in enumerate(reversed(self._buckets), 1):
             inputs = StaticCopy(self._lay_out(self._spare_batch(bucket.num_rows), bucket), device)
-            run = partial(self.model.compute, inputs.value, self.kv_cache)
+            run = partial(self._compute, inputs.value)
             compute = recorder.record(run) if recorder else run
             self._recordings[bucket] = Recording(inputs=inputs, compute=compute)
             report(number, len(self._buckets))
@@ -121,6 +123,26 @@ class StepRunner:
         if batch.tap and result.tapped is not None:
             tapped = result.tapped[: len(batch.tap.rows)]
         return replace(result, logits=result.logits[: len(batch.logit_rows)], tapped=tapped)
+
+    def _compute(self, inputs: StepInputs) -> ForwardResult:
+        """Computes a bucket, and leaves the result where all do: room for each would take gigabytes."""
+        result = self.model.compute(inputs, self.kv_cache)
+        pairs = zip(tensors_of(self._results), tensors_of(result), strict=True)
+        return with_tensors(result, [room[: len(found)].copy_(found) for room, found in pairs])
+
+    def _room_for_results(self) -> ForwardResult:
+        config, device = self.model.config, self.model.device
+        T = max((bucket.num_rows for bucket in self._buckets), default=0)
+        num_moe_layers = config.num_layers - config.num_dense_layers
+        tapped_shape = (T, len(self._tap_layers) * config.hidden_size)
+        counts = torch.empty(num_moe_layers, dtype=torch.int64, device=device) if config.moe else None
+        return ForwardResult(
+            logits=torch.empty(T, config.vocab_size, device=device),
+            num_distinct_experts=counts,
+            tapped=torch.empty(tapped_shape, dtype=self.model.dtype, device=device)
+            if self._tap_layers
+            else None,
+        )
 
     def _lay_out(self, batch: ForwardBatch, bucket: Bucket) -> StepInputs:
         """Lays out a batch in the shapes of its bucket; every row's hidden vectors are at hand if any are."""
@@ -163,9 +185,8 @@ class StepRunner:
 
 
 class GraphRecorder:
-    """Records CUDA graphs, all of which share one pool of memory.
+    """Records CUDA graphs, all of which share one pool of memory, as only one of them runs at a time.
 
-    Only one of them runs at a time, so a replay may overwrite what the one before gave.
     See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
     """
 

@@ -79,7 +79,7 @@ class Driver:
         self.tapped = None if result.tapped is None else result.tapped.clone()
         counts = result.num_distinct_experts
         self.num_distinct_experts = counts.tolist() if counts is not None else []
-        return list(result.logits.split([num_rows for _, num_rows in work]))
+        return list(result.logits.clone().split([num_rows for _, num_rows in work]))
 
     def logits(self, token_ids: list[int], chunks: list[int] | None = None) -> Tensor:
         """All logits of one sequence computed alone, in chunks or in one piece."""

@@ -1,4 +1,4 @@
-"""Experts' int4 weights: laid out for their product, and unpacked in registers (docs/decisions/0016)."""
+"""Experts' int4 weights: laid out for their product, and unpacked in registers (docs/decisions/0018)."""
 
 from collections.abc import Sequence
 
@@ -42,14 +42,10 @@ def pack_int4(weights: Sequence[Int4Weight]) -> tuple[Tensor, Tensor]:
 
 def reordered(packed: Tensor) -> Tensor:
     """The checkpoint's int32 [N, K / 8], of whole blocks, as [N, blocks, COLUMNS] in pack_int4's order."""
-    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=packed.device)
-    values = packed[..., None] >> shifts & 15
-    values = values.view(len(packed), -1, GROUPS, COLUMNS, 2)  # [N, blocks, j, i, h]
-    result = torch.zeros_like(values[:, :, 0, :, 0])
-    for j in range(GROUPS):
-        for h in range(2):
-            result |= values[:, :, j, :, h] << (4 * j + 16 * h)
-    return result
+    nibbles = torch.arange(0, 32, 4, dtype=torch.int32, device=packed.device)
+    values = (packed[..., None] >> nibbles & 15).view(len(packed), -1, GROUPS, COLUMNS, 2)
+    # Group j and half h of a block go to bits 4 j + 16 h.
+    return (values << nibbles.view(2, GROUPS).t()[:, None]).sum((2, 4), dtype=torch.int32)
 
 
 @triton.jit

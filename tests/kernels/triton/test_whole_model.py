@@ -46,12 +46,9 @@ def test_logits_are_torchs_but_for_rounding(directory, token_ids, whole):
     assert torch.equal(whole.argmax(dim=1)[is_clear], reference.argmax(dim=1)[is_clear])
 
 
-def test_a_chunked_sequence_gives_the_bits_of_a_whole_one(model, token_ids, whole):
-    assert torch.equal(Driver(model, seed=1).logits(token_ids[:8], [3, 1, 4]), whole[:8])
-
-
-def test_a_crowd_gives_each_sequence_the_bits_it_has_alone(model, token_ids, whole):
-    driver, others = Driver(model, seed=2), [Sequence(token_ids[k:]) for k in (12, 14)]
-    work = [(other, len(other.token_ids)) for other in others]
-    work.insert(1, (Sequence(token_ids), NUM_TOKENS))
-    assert torch.equal(driver.step(work)[1], whole)
+def test_a_sequence_in_chunks_and_company_has_the_bits_it_has_whole_and_alone(model, token_ids, whole):
+    driver, sequence = Driver(model, seed=1), Sequence(token_ids[:9])
+    first, second = Sequence(token_ids[12:]), Sequence(token_ids[14:])
+    rest = driver.step([(first, 4), (sequence, 8), (second, 2)])[1]
+    last = driver.step([(sequence, 1)])[0]
+    assert torch.equal(torch.cat([rest, last]), whole[:9])

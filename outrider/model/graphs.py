@@ -85,7 +85,7 @@ class StepRunner:
         self._tap_layers = tap_layers
         longest = max([max_model_len, *(bucket.num_rows for bucket in self._buckets)])
         self._max_num_blocks = -(-longest // kv_cache.block_size)
-        self._recordings: dict[Bucket, Recording] = {}
+        self.recordings: dict[Bucket, Recording] = {}
         self._results: ForwardResult | None = None
 
     def warm_up(self, max_num_rows: int) -> None:
@@ -107,7 +107,7 @@ class StepRunner:
             inputs = StaticCopy(self._lay_out(self._spare_batch(bucket.num_rows), bucket), device)
             run = partial(self._compute, inputs.value)
             compute = recorder.record(run) if recorder else run
-            self._recordings[bucket] = Recording(inputs=inputs, compute=compute)
+            self.recordings[bucket] = Recording(inputs=inputs, compute=compute)
             report(number, len(self._buckets))
 
     @torch.inference_mode()
@@ -116,7 +116,7 @@ class StepRunner:
         bucket = next((bucket for bucket in self._buckets if bucket.holds(batch)), None)
         if bucket is None:
             return self.model.forward(batch, self.kv_cache)
-        recording = self._recordings[bucket]
+        recording = self.recordings[bucket]
         recording.inputs.fill(self._lay_out(batch, bucket))
         result = recording.compute()
         tapped = None

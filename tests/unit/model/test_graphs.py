@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from outrider.kernels.triton.launch import Launch
 from outrider.model.graphs import make_buckets
 from outrider.model.transformer import Transformer
 from tests.unit.model.random_models import VOCAB_SIZE, interpreted_config, llama_config, write_checkpoint
@@ -63,6 +64,19 @@ def test_there_is_a_bucket_for_every_pair_that_steps_can_have():
 def test_a_bucket_is_exact_where_every_smaller_step_has_one_of_its_own():
     buckets = make_buckets((1,), (4, 1, 2), max_num_rows=8)
     assert [(bucket.num_rows, bucket.is_exact) for bucket in buckets] == [(1, True), (2, True), (4, False)]
+
+
+@pytest.mark.parametrize(
+    "config", [interpreted_config(q_lora_rank=24), llama_config()], ids=["latent", "grouped"]
+)
+@torch.inference_mode()
+def test_a_step_asks_the_device_for_no_number(config, tmp_path, monkeypatch):
+    # On the meta device there are none: whatever asks for one raises, and so do tensors of the host.
+    monkeypatch.setattr(Launch, "run", lambda launch: None)
+    model = Transformer.load(write_checkpoint(tmp_path, config), backend="triton", device="meta")
+    driver = Driver(model, num_blocks=NUM_BLOCKS, buckets=BUCKETS, tap_layers=(0, 2))
+    for bucket, recording in driver.runner.recordings.items():
+        assert recording.compute().logits.shape == (bucket.num_rows, VOCAB_SIZE)
 
 
 def test_logits_and_hidden_vectors_have_the_bits_of_a_step_without_bucket(runs):

@@ -73,10 +73,11 @@ def tile_by_rule(shape: ProductShape, T: int, block_t: int) -> Tile:
     block_k = min(128, max(16, padded_size(shape.K)))
     num_warps = 8 if block_m * block_t >= 128 * 64 else 4
     tile = Tile(block_m=block_m, block_t=block_t, block_k=block_k, num_warps=num_warps, num_stages=1)
-    # Two programs share a processor where there are that many, else one has all its memory.
-    sharing = 1 if num_programs(block_m) <= NUM_PROCESSORS else 2
-    fitting = SHARED_BYTES // sharing // tile.shared_bytes(shape.itemsize)
-    return replace(tile, num_stages=min(8, max(3, fitting), num_tiles(shape.K, block_k) + 1))
+    fitting = SHARED_BYTES // tile.shared_bytes(shape.itemsize)
+    # Two programs share a processor where there are that many and each keeps two loads in flight.
+    if num_programs(block_m) > NUM_PROCESSORS and fitting >= 6:
+        fitting //= 2
+    return replace(tile, num_stages=min(8, fitting, num_tiles(shape.K, block_k) + 1))
 
 
 def tile_candidates(shape: ProductShape, block_t: int) -> Iterator[Tile]:

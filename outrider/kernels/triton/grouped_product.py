@@ -43,7 +43,7 @@ def gate_up_kernel(
     first_place = tl.load(tile + 1)
     places = (first_place + tl.arange(0, WIDTH)).to(tl.int64)
     tokens = (tl.load(pairs_ptr + places, mask=live, other=0) // A).to(tl.int64)
-    # Eight rows of the gate, then the eight of the same outputs of up: a thread of a tensor-core product has
+    # Eight rows of the gate, then the eight of the same outputs of up: a thread of Hopper's products has both
     # row r and row r + 8. Past the edge the last output is repeated: it costs no mask.
     m = tl.arange(0, BLOCK_M)
     outputs = tl.program_id(1) * (BLOCK_M // 2) + m // 16 * 8 + m % 8
@@ -75,9 +75,7 @@ def gate_up_kernel(
         )
     else:
         both = plain_product(x_ptr, w_ptr, expert, rows, tokens, live, 2 * F, D, BLOCK_M, WIDTH, BLOCK_K)
-    halves = tl.permute(tl.reshape(both, (BLOCK_M // 16, 2, 8, WIDTH)), (0, 2, 3, 1))
-    gate, up = tl.split(halves)
-    hidden = tl.reshape(gate / (1 + tl.exp(-gate)) * up, (BLOCK_M // 2, WIDTH))
+    hidden = gated(both, BLOCK_M, WIDTH)
     outputs = tl.program_id(1) * (BLOCK_M // 2) + tl.arange(0, BLOCK_M // 2)
     if STORAGE == "fp8":
         # What a tile has read past its own pairs may be anything.
@@ -86,11 +84,16 @@ def gate_up_kernel(
         scale_ptrs = hidden_scales_ptr + tl.program_id(1) * hidden_scales_stride + places
         tl.store(scale_ptrs, scales, mask=live)
         hidden = hidden / scales[None, :]
-    tl.store(
-        hidden_ptr + places[None, :] * F + outputs[:, None],
-        hidden,
-        mask=live[None, :] & (outputs < F)[:, None],
-    )
+    hidden_ptrs = hidden_ptr + places[None, :] * F + outputs[:, None]
+    tl.store(hidden_ptrs, hidden, mask=live[None, :] & (outputs < F)[:, None])
+
+
+@triton.jit
+def gated(both: tl.tensor, BLOCK_M: tl.constexpr, WIDTH: tl.constexpr) -> tl.tensor:
+    """silu(gate) * up of rows that take turns by eight: [BLOCK_M, WIDTH] -> [BLOCK_M / 2, WIDTH]."""
+    halves = tl.permute(tl.reshape(both, (BLOCK_M // 16, 2, 8, WIDTH)), (0, 2, 3, 1))
+    gate, up = tl.split(halves)
+    return tl.reshape(gate / (1 + tl.exp(-gate)) * up, (BLOCK_M // 2, WIDTH))
 
 
 @triton.jit
@@ -153,8 +156,5 @@ def down_kernel(
         )
     else:
         y = plain_product(hidden_ptr, w_ptr, expert, rows, places, live, D, F, BLOCK_M, WIDTH, BLOCK_K)
-    tl.store(
-        y_ptr + pairs[None, :] * D + outputs[:, None],
-        y,
-        mask=live[None, :] & (outputs < D)[:, None],
-    )
+    y_ptrs = y_ptr + pairs[None, :] * D + outputs[:, None]
+    tl.store(y_ptrs, y, mask=live[None, :] & (outputs < D)[:, None])

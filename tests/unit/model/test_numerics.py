@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from outrider.model import numerics
-from outrider.model.numerics import Numerics, checkpoint_digest
+from outrider.model.numerics import Numerics, checkpoint_digest, instruction_set
 from outrider.model.transformer import Transformer
 from tests.unit.model.random_models import llama_config, write_checkpoint
 
@@ -43,6 +43,12 @@ def test_the_digest_depends_on_weights_and_config(directory, monkeypatch, limit)
     (directory / "config.json").write_text(json.dumps(llama_config(rope_theta=5e5)))
     digests.add(digest(directory))
     assert len(digests) == 3
+
+
+def test_of_a_gpu_its_name_and_capability_count(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert instruction_set(torch.device("cuda", 0)) == "Some GPU 9.0"
 
 
 def test_every_part_counts():

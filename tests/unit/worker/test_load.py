@@ -4,10 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from outrider.model.reader import Reader
+from outrider.model.transformer import Transformer
 from outrider.rpc.config import ConfigError
 from services.worker.config import Config
 from services.worker.load import load
+from tests.unit.model.random_models import interpreted_config, write_checkpoint
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
 
@@ -24,3 +28,22 @@ TINY = Path(__file__).parents[3] / "models" / "tiny"
 def test_what_is_not_to_be_had_is_refused_by_its_variable(setting: dict[str, Any], variable: str) -> None:
     with pytest.raises(ConfigError, match=variable):
         load(Config(model_dir=TINY, **setting), lambda: False)
+
+
+def no_memory(*_: Any, **__: Any) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_weights_that_do_not_fit_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reader, "__call__", no_memory)
+    with pytest.raises(ConfigError, match="OUTRIDER_WORKER_MODEL_DIR: the weights do not fit"):
+        load(Config(model_dir=TINY), lambda: False)
+
+
+def test_a_step_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config(
+        model_dir=write_checkpoint(tmp_path, interpreted_config()), backend="triton", num_blocks=2
+    )
+    monkeypatch.setattr(Transformer, "compute", no_memory)
+    with pytest.raises(ConfigError, match="_GRAPH_NUM_ROWS: they leave no memory"):
+        load(config, lambda: False)

@@ -38,11 +38,13 @@ def main() -> int:
     os.environ.pop("TRITON_INTERPRET", None)
     from benchmarks.aot import report
 
-    rows = report.compile_cases(arguments.arch or report.ARCHS, few=arguments.few)
+    archs = arguments.arch or report.ARCHS
+    rows = report.compile_cases(archs, few=arguments.few)
     print(report.table(rows))
     faults = [f"{row.title}: {fault}" for row in rows for fault in row.faults()]
     if arguments.compare and (recorded := results.load(RESULT)):
         faults += report.regressions(rows, recorded.rows)
+        faults += report.differing_cases(report.cached_cases(), archs, recorded.rows)
     for fault in faults:
         print(fault, file=sys.stderr)
     if arguments.save:

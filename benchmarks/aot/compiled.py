@@ -55,7 +55,7 @@ def compile_launch(launch: Launch, arch: int) -> Compiled:
     if not isinstance(launch.kernel, JITFunction):
         raise RuntimeError("kernels were imported under TRITON_INTERPRET: unset it to compile them")
     source = _source(launch)
-    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
+    options = {"num_warps": launch.warps(arch), "num_stages": launch.num_stages}
     built = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
     with TemporaryDirectory() as directory:
         cubin = Path(directory) / "kernel.cubin"
@@ -77,7 +77,7 @@ def compile_launch(launch: Launch, arch: int) -> Compiled:
 
 def launch_key(launch: Launch) -> str:
     """Tells launches apart that compile to different code."""
-    return f"{_source(launch).hash()} {launch.num_warps} {launch.num_stages}"
+    return f"{_source(launch).hash()} {launch.num_warps} {launch.num_warps_on} {launch.num_stages}"
 
 
 def _source(launch: Launch) -> ASTSource:

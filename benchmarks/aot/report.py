@@ -1,5 +1,6 @@
 """Compiles cases in parallel and judges what came out."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -134,6 +135,23 @@ def regressions(rows: Sequence[Row], recorded: Sequence[Mapping[str, Any]]) -> l
         if lost := frozenset(old["instructions"]) & frozenset(OWN_PRODUCTS[row.arch]) - row.products:
             found.append(f"{row.title}: no {', '.join(sorted(lost))} any more")
     return found
+
+
+def differing_cases(
+    cases: Sequence[Case], archs: Sequence[int], recorded: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Says which cases are not recorded, and which that are recorded are no more."""
+    made = {
+        (case.kernel, case.dtype, arch, tuple(sorted(case.shape.items()))) for case in cases for arch in archs
+    }
+    known = {_key(row) for row in recorded if row["arch"] in archs}
+    missing, gone = (Counter(key[:3] for key in keys) for keys in (made - known, known - made))
+    found = [
+        f"{k} {dtype} on sm_{arch}: {n} cases are not recorded" for (k, dtype, arch), n in missing.items()
+    ]
+    return found + [
+        f"{k} {dtype} on sm_{arch}: {n} recorded cases are gone" for (k, dtype, arch), n in gone.items()
+    ]
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from outrider.model.batch import Span
 from outrider.model.transfer import to_device
 
 PART = "bits"
+NUM_SAMPLED = 48
 
 Rows = Callable[[Tensor], Tensor]
 """Computes rows; given their numbers [n], returns one result for each."""
@@ -24,13 +25,15 @@ Rows = Callable[[Tensor], Tensor]
 @torch.inference_mode()
 def measure(bench: Bench) -> Iterator[Finding]:
     """Yields how many rows come out otherwise in smaller batches than in the largest."""
-    sizes = bench.sizes((1, 2, 8, 16, 17, 33, 64, 100, 500), (1, 3, 17))
-    largest = bench.sizes((2048,), (40,))[0]
+    sizes = bench.sizes((1, 2, 16, 17, 33, 100, 500), (1, 18))
+    # Each compiles anew, and takes long.
+    attention_sizes = bench.sizes((1, 17, 300), (1, 18))
+    largest = bench.sizes((2048,), (20,))[0]
     for name, compute in kernels(bench, largest).items():
-        num_rows = min(largest, 48) if name.startswith("sample") else largest
+        num_rows = min(largest, NUM_SAMPLED) if name.startswith("sample") else largest
         whole = compute(torch.arange(num_rows))
         num_different = 0
-        for size in sizes:
+        for size in attention_sizes if name.startswith("latent") else sizes:
             # From the end backwards, so that rows are computed at other places too.
             rows = torch.arange(num_rows - 1, -1, -1)[:size]
             found = compute(rows)
@@ -51,7 +54,8 @@ def kernels(bench: Bench, num_rows: int) -> dict[str, Rows]:
 def linear(bench: Bench, storage: str, num_rows: int) -> Rows:
     """A dense product."""
     D, attention = bench.model.hidden_size, published.latent(bench.model)
-    weight = bench.kernels.pack_linear(random_weight(bench, storage, attention.kv_width, D, seed=1))
+    N = attention.kv_width + (attention.query_rank or 0)
+    weight = bench.kernels.pack_linear(random_weight(bench, storage, N, D, seed=1))
     x = bench.normal(num_rows, D)
     return lambda rows: bench.kernels.linear(x[rows], weight)
 
@@ -117,8 +121,8 @@ def latent_attention(bench: Bench, num_heads: int, num_rows: int) -> Rows:
 
 def sampled(bench: Bench) -> Rows:
     """Tokens with every filter on."""
-    scores = 4 * bench.normal(48, bench.model.vocab_size, seed=3, dtype=torch.float32)
-    table = sampling_rows(bench, 48, 0.9)
+    scores = 4 * bench.normal(NUM_SAMPLED, bench.model.vocab_size, seed=3, dtype=torch.float32)
+    table = sampling_rows(bench, NUM_SAMPLED, 0.9)
 
     def compute(rows: Tensor) -> Tensor:
         place = rows.to(bench.device)

@@ -1,4 +1,4 @@
-"""What runs on a GPU, run in the interpreter at sizes that mean nothing: the day there is one, it must work."""
+"""What is to run on a GPU, run in the interpreter: the sizes mean nothing, the code is the same."""
 
 from collections.abc import Iterator
 from importlib import import_module

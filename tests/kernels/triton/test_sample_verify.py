@@ -238,6 +238,12 @@ def test_many_equal_scores_are_all_kept_and_the_lowest_best_token_wins():
     assert verified.tokens[:2].tolist() == [LARGEST_TILE + 2, 5]
 
 
+def test_zeros_tie_whatever_their_sign():
+    scores = torch.full((1, LARGEST_TILE + 3), -1.0)
+    scores[0, 5], scores[0, -1] = -0.0, 0.0
+    assert assert_like_the_reference(scores, random_rows(4, 1, temperature=0.0)).tokens.tolist() == [5]
+
+
 def test_a_row_gets_its_only_token_or_none():
     logits = random_logits(5, 4, LARGEST_TILE + 3)
     scores = torch.full_like(logits, -INF)

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 Argument: TypeAlias = Tensor | int | float
@@ -22,11 +24,25 @@ class Launch:
     arguments: Mapping[str, Argument]  # by parameter, in the kernel's order
     constants: Mapping[str, Any] = field(default_factory=dict)  # its constexpr parameters
     num_warps: int = 4
+    num_warps_on: Mapping[int, int] = field(default_factory=dict)  # by architecture, where it differs
     num_stages: int = 2
+
+    def warps(self, arch: int) -> int:
+        """How many warps a program has on sm_`arch`."""
+        return self.num_warps_on.get(arch, self.num_warps)
 
     def run(self) -> None:
         """Launches the kernel on the current stream; a grid without programs does nothing."""
         if 0 not in self.grid:
             self.kernel[self.grid](
-                **self.arguments, **self.constants, num_warps=self.num_warps, num_stages=self.num_stages
+                **self.arguments,
+                **self.constants,
+                num_warps=self.warps(current_arch()),
+                num_stages=self.num_stages,
             )
+
+
+@cache
+def current_arch() -> int:
+    """90 on Hopper, 100 on Blackwell, 0 without a GPU."""
+    return 10 * torch.cuda.get_device_capability()[0] if torch.cuda.is_available() else 0

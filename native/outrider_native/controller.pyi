@@ -67,10 +67,6 @@ class Fit:
     def trust(self) -> float:
         """How far its chances are believed, from 0 to 1: not at all before anything was verified."""
 
-    @property
-    def is_new(self) -> bool:
-        """Whether it has shown few tokens."""
-
     def restore(
         self,
         *,
@@ -93,9 +89,10 @@ class Calibration:
         """Returns the chance of each token of each draft if those before it are right; for tests."""
 
     def note(self, outcomes: Sequence[tuple[Record, _Offer, int, int]], *, at_once: bool = False) -> None:
-        """Takes in drafts verified in a step, each with how many tokens were verified and accepted.
+        """Takes in the drafts verified in a step, each with how many tokens were verified and accepted.
 
-        Learns `at_once`, for a new source, or when it is worth the work.
+        Of known sources it looks at some of many, in turn. It learns `at_once`, for a new source, or when it
+        is worth the work.
         """
 
 class SourceMean:

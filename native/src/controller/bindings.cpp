@@ -43,6 +43,15 @@ py::list names_of(const std::vector<SourceSet>& sets) {
     return result;
 }
 
+void note(Calibration& self, py::handle outcomes, bool at_once) {
+    const Items items(outcomes);
+    bool is_any_new = false;
+    for (std::size_t at = 0; at < items.size(); ++at) {
+        is_any_new = is_any_new || self.of(source_of_offer(Items(items[at])[1])).is_new();
+    }
+    self.note(outcomes_of(outcomes, self.next_turn(items.size(), is_any_new)), at_once);
+}
+
 py::list due(Asking& self, py::handle records, py::handle available, std::uint64_t step_number) {
     const SourceSet sources = sources_of(available);
     const Items items(records);
@@ -104,6 +113,15 @@ void note_outcomes(Asking& self, py::handle outcomes, double price_per_draft_tok
     }
 }
 
+std::vector<std::size_t> best_offers_of(py::handle choices, const Calibration& calibration, Asking& asking,
+                                        std::uint64_t step_number) {
+    const Items items(choices);
+    bool is_choice = false;
+    for (std::size_t at = 0; at < items.size(); ++at) is_choice = is_choice || Items(Items(items[at])[1]).size() > 1;
+    if (!is_choice) return std::vector<std::size_t>(items.size());
+    return best_offers(choices_of(choices), calibration, asking, step_number);
+}
+
 std::size_t decide_of(double num_base_tokens, const Doubles& total, const Doubles& believed, const Doubles& seconds,
                       const Doubles& doubt, Probing& probing) {
     const auto size = total.size();
@@ -129,7 +147,6 @@ void bind_fit(py::module_& module) {
         .def_property_readonly("brier", &Fit::brier, "The mean squared error of its chances of late.")
         .def_property_readonly("num_observed", &Fit::num_observed, "The tokens that it remembers.")
         .def_property_readonly("trust", &Fit::trust, "How far its chances are believed, from 0 to 1.")
-        .def_property_readonly("is_new", &Fit::is_new, "Whether it has shown few tokens.")
         .def("restore", &Fit::restore, py::kw_only(), py::arg("weights"), py::arg("precision"), py::arg("brier"),
              py::arg("num_observed"), py::arg("decay"), "Takes up what was learnt, at a part of its weight.");
 }
@@ -141,15 +158,12 @@ void bind_calibration(py::module_& module) {
         for (const Draft& draft : drafts.list) chances.push_back(self.chances(draft));
         return chances;
     };
-    const auto note = [](Calibration& self, py::handle outcomes, bool at_once) {
-        self.note(outcomes_of(outcomes), at_once);
-    };
     py::class_<Calibration>(module, "Calibration", "Turns confidences into chances that agree with what is accepted.")
         .def(py::init<>())
         .def("of", of, py::arg("source"), py::return_value_policy::reference_internal, "Returns the fit of a source.")
         .def("chances", chances, py::arg("drafts"), "Returns the chance of each token of each draft; for tests.")
-        .def("note", note, py::arg("outcomes"), py::kw_only(), py::arg("at_once") = false,
-             "Takes in drafts verified in a step.");
+        .def("note", &note, py::arg("outcomes"), py::kw_only(), py::arg("at_once") = false,
+             "Takes in the drafts verified in a step.");
 }
 
 void bind_asking(py::module_& module) {
@@ -197,10 +211,6 @@ void bind_choice(py::module_& module) {
     const auto ranked = [](const Drafts& drafts, const Calibration& calibration, std::size_t max_num_positions) {
         return Ranked(drafts.list, calibration, max_num_positions);
     };
-    const auto best = [](py::handle choices, const Calibration& calibration, Asking& asking,
-                         std::uint64_t step_number) {
-        return best_offers(choices_of(choices), calibration, asking, step_number);
-    };
     const auto total = [](const Ranked& self) { return array_of(self.total()); };
     const auto believed = [](const Ranked& self) { return array_of(self.believed()); };
     py::class_<Ranked>(module, "Ranked", "All positions of all drafts, likeliest to be reached and right first.")
@@ -218,7 +228,7 @@ void bind_choice(py::module_& module) {
         .def_property_readonly("num_probes", &Probing::num_probes, "How often something was tried.");
     module.def("decide", &decide_of, py::kw_only(), py::arg("num_base_tokens"), py::arg("total"), py::arg("believed"),
                py::arg("seconds"), py::arg("doubt"), py::arg("probing"), "Returns how many positions to verify.");
-    module.def("best_offers", best, py::arg("choices"), py::arg("calibration"), py::arg("asking"),
+    module.def("best_offers", &best_offers_of, py::arg("choices"), py::arg("calibration"), py::arg("asking"),
                py::arg("step_number"), "Returns for each sequence the index of the draft that should win most.");
 }
 

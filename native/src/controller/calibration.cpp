@@ -1,9 +1,13 @@
 #include "calibration.h"
 
+#include <algorithm>
+
 namespace outrider::controller {
 
 namespace {
 
+// No more drafts than about this are learnt from per step.
+constexpr std::size_t NUM_LEARNT = 16;
 // What was seen of sources that are not new is learnt when there are so many drafts or steps of it.
 constexpr std::size_t NUM_DRAFTS_PER_FIT = 256;
 constexpr std::size_t MAX_NUM_STEPS_PER_FIT = 16;
@@ -18,6 +22,11 @@ std::vector<double> Calibration::chances(const Draft& draft) const {
         chances[place] = of(draft.source).chance(terms);
     }
     return chances;
+}
+
+Turn Calibration::next_turn(std::size_t num_drafts, bool is_any_new) {
+    const std::size_t every = is_any_new ? 1 : std::max<std::size_t>(1, (num_drafts + NUM_LEARNT - 1) / NUM_LEARNT);
+    return Turn{++num_turns_ % every, every};
 }
 
 void Calibration::note(const std::vector<Outcome>& outcomes, bool at_once) {

@@ -62,14 +62,14 @@ Draft draft_of(Record& record, py::handle offer, std::size_t max_num_tokens) {
     return draft;
 }
 
-// Reads (record, ...) items with `read(record, fields)`.
+// Reads (record, ...) items, all or those whose turn it is, with `read(record, fields)`.
 template <typename Value, typename Read>
-std::vector<Value> read_all(py::handle list, Read read) {
+std::vector<Value> read_all(py::handle list, Read read, Turn turn = {0, 1}) {
     const Items items(list);
     RecordReader record_of;
     std::vector<Value> values;
     values.reserve(items.size());
-    for (std::size_t at = 0; at < items.size(); ++at) {
+    for (std::size_t at = turn.first; at < items.size(); at += turn.every) {
         const Items fields(items[at]);
         values.push_back(read(record_of(fields[0]), fields));
     }
@@ -138,10 +138,11 @@ std::vector<std::vector<Draft>> choices_of(py::handle choices) {
     });
 }
 
-std::vector<Outcome> outcomes_of(py::handle outcomes) {
-    return read_all<Outcome>(outcomes, [](Record& record, const Items& fields) {
+std::vector<Outcome> outcomes_of(py::handle outcomes, Turn turn) {
+    const auto read = [](Record& record, const Items& fields) {
         return Outcome{draft_of(record, fields[1], count_of(fields[2])), count_of(fields[3])};
-    });
+    };
+    return read_all<Outcome>(outcomes, read, turn);
 }
 
 }  // namespace outrider::controller

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "calibration.h"
 #include "draft.h"
 #include "sources.h"
 
@@ -50,7 +51,7 @@ struct Drafts {
 
 // Of (record, offers); valid as long as the records are.
 std::vector<std::vector<Draft>> choices_of(pybind11::handle choices);
-// Of (record, offer, verified tokens, accepted tokens); valid as long as the records are.
-std::vector<Outcome> outcomes_of(pybind11::handle outcomes);
+// Of (record, offer, verified tokens, accepted tokens), those whose turn it is; valid as long as the records are.
+std::vector<Outcome> outcomes_of(pybind11::handle outcomes, Turn turn);
 
 }  // namespace outrider::controller

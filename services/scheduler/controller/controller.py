@@ -25,8 +25,6 @@ from services.scheduler.controller.waiting import Waiting
 
 VERSION = 2
 HALF_LIFE_SECONDS = 86_400.0
-# No more outcomes than about this are learnt from per step, of a batch in turn.
-_NUM_LEARNT = 16
 # Prompts make progress whatever the target: in tiles of so many rows.
 _LEAST_PREFILL_ROWS = 16
 # Drafts that keep so little of what they promise are learnt from at once.
@@ -56,7 +54,6 @@ class Controller:
         self._surprise = Surprise()
         self._token_time = TokenTime()
         self._num_questions = 0
-        self._turn = 0
         self._price_per_draft_token = 0.0
         self._outcomes: list[tuple[Record, Offer, int, int]] = []  # verified, accepted
 
@@ -85,8 +82,6 @@ class Controller:
 
     def best(self, choices: Sequence[tuple[Record, Sequence[Offer]]]) -> list[int]:
         """Returns for each sequence the index of the offer with most expected accepted tokens."""
-        if all(len(offers) == 1 for _, offers in choices):
-            return [0] * len(choices)
         return best_offers(choices, self.calibration, self.asking, self.num_steps)
 
     def allocate(
@@ -166,21 +161,14 @@ class Controller:
         self._outcomes.append((record, offer, num_verified, num_accepted))
 
     def _learn(self) -> int:
-        """Learns from the drafts of a step; returns how many of their tokens were accepted.
-
-        The calibration learns from some of many, in turn; each sequence's own record from its own.
-        """
+        """Learns from the drafts of a step; returns how many of their tokens were accepted."""
         outcomes, self._outcomes = self._outcomes, []
         num_accepted = sum([outcome[3] for outcome in outcomes])
         self._surprise.settle(num_accepted)
-        if not outcomes:
-            return 0
-        is_new = any(self.calibration.of(name).is_new for name in {offer.source for _, offer, *_ in outcomes})
-        every = 1 if is_new else -(-len(outcomes) // _NUM_LEARNT)
-        self._turn += 1
-        picked = outcomes[self._turn % every :: every]
-        self.calibration.note(picked, at_once=self._surprise.factor < _SURPRISING)
-        self.asking.note_outcomes(outcomes, self._price_per_draft_token)
+        if outcomes:
+            # Before what they change in the sequences' records.
+            self.calibration.note(outcomes, at_once=self._surprise.factor < _SURPRISING)
+            self.asking.note_outcomes(outcomes, self._price_per_draft_token)
         return num_accepted
 
     def note_phase(self, record: Record, phase: str) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from outrider.model.sampling.state import SamplingState
+from outrider.model.transfer import to_device
 
 NEGATIVE_INFINITY = float("-inf")
 
@@ -40,10 +41,11 @@ class _Entries:
         self.token_ids.append(token_ids)
         self.values.append(values)
 
-    def index(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Returns row and token of every entry."""
+    def on(self, device: torch.device, *columns: np.ndarray) -> tuple[Tensor, ...]:
+        """Returns row, token and value of every entry, and other columns, after one copy."""
         rows = np.repeat(np.array(self.rows, dtype=np.int64), [len(ids) for ids in self.token_ids])
-        return torch.from_numpy(rows).to(device), torch.from_numpy(np.concatenate(self.token_ids)).to(device)
+        arrays = (rows, np.concatenate(self.token_ids), np.concatenate(self.values), *columns)
+        return to_device(tuple(torch.from_numpy(array) for array in arrays), device)
 
 
 def process(scores: Tensor, chains: list[Chain]) -> None:  # [R, V]
@@ -73,14 +75,11 @@ def _apply_penalties(scores: Tensor, edited: list[tuple[int, Chain]]) -> None:
     if not entries.rows:
         return
     table = np.repeat(np.array(penalties, dtype=np.float32), [len(ids) for ids in entries.token_ids], axis=0)
-    repetition, frequency, presence = (
-        torch.from_numpy(column).to(scores.device) for column in table.T.copy()
-    )
-    counts = torch.from_numpy(np.concatenate(entries.values)).to(scores.device)
-    index = entries.index(scores.device)
-    values = scores[index]
+    rows, token_ids, counts, *weights = entries.on(scores.device, *table.T.copy())
+    repetition, frequency, presence = weights
+    values = scores[rows, token_ids]
     values = torch.where(values > 0, values / repetition, values * repetition)
-    scores[index] = values - frequency * counts - presence * (counts > 0)
+    scores[rows, token_ids] = values - frequency * counts - presence * (counts > 0)
 
 
 def _apply_bias(scores: Tensor, edited: list[tuple[int, Chain]]) -> None:
@@ -90,17 +89,20 @@ def _apply_bias(scores: Tensor, edited: list[tuple[int, Chain]]) -> None:
             for row in range(first, first + chain.num_rows):
                 entries.add(row, *chain.state.bias)
     if entries.rows:
-        index = entries.index(scores.device)
-        scores[index] += torch.from_numpy(np.concatenate(entries.values)).to(scores.device)
+        rows, token_ids, biases = entries.on(scores.device)
+        scores[rows, token_ids] += biases
 
 
 def _apply_bans(scores: Tensor, edited: list[tuple[int, Chain]]) -> None:
+    entries = _Entries()
     for first, chain in edited:
         if chain.state.sampling.bad_words or chain.state.sampling.min_tokens:
             for length in range(chain.num_rows):
-                banned = chain.state.banned_after(chain.draft[:length])
-                if banned:
-                    scores[first + length, banned] = NEGATIVE_INFINITY
+                banned = np.array(chain.state.banned_after(chain.draft[:length]), dtype=np.int64)
+                entries.add(first + length, banned, np.full(len(banned), NEGATIVE_INFINITY, np.float32))
+    if entries.rows:
+        rows, token_ids, bans = entries.on(scores.device)
+        scores[rows, token_ids] = bans
 
 
 def _apply_grammars(scores: Tensor, edited: list[tuple[int, Chain]]) -> None:
@@ -111,7 +113,7 @@ def _apply_grammars(scores: Tensor, edited: list[tuple[int, Chain]]) -> None:
             forbidden = chain.state.grammar.forbidden_along(
                 chain.draft, scores.shape[-1]
             )  # [n, V], n <= rows
-            mask = torch.from_numpy(forbidden).to(scores.device)
+            mask = to_device(torch.from_numpy(forbidden), scores.device)
             scores[first : first + len(mask)].masked_fill_(mask, NEGATIVE_INFINITY)
         _apply_forced(scores, first, chain, forbidden)
 

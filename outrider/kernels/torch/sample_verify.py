@@ -39,12 +39,12 @@ def noised_scores(scores: Tensor, rows: SamplingRows) -> Tensor:  # [R, V] -> [R
     # Decided on the host's copy: a step without noise or filters should not pay for them.
     table = rows.parameters.cpu().numpy()
     sampled = table[:, 0] > 0
+    if not sampled.any():
+        return scores
     if sampled.all():
         return _filter_and_add_noise(scores, table)
-    if sampled.any():
-        index = torch.from_numpy(sampled.nonzero()[0]).to(scores.device)
-        scores = scores.index_copy(0, index, _filter_and_add_noise(scores[index], table[sampled]))
-    return scores
+    index = torch.from_numpy(sampled.nonzero()[0]).to(scores.device)
+    return scores.index_copy(0, index, _filter_and_add_noise(scores[index], table[sampled]))
 
 
 def _argmax(scores: Tensor) -> np.ndarray:

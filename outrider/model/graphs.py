@@ -116,6 +116,7 @@ class StepRunner:
         bucket = next((bucket for bucket in self._buckets if bucket.holds(batch)), None)
         if bucket is None:
             return self.model.forward(batch, self.kv_cache)
+        assert batch.tap is None or batch.tap.layers == self._tap_layers
         recording = self.recordings[bucket]
         recording.inputs.fill(self._lay_out(batch, bucket))
         result = recording.compute()
@@ -134,14 +135,14 @@ class StepRunner:
         config, device = self.model.config, self.model.device
         T = max((bucket.num_rows for bucket in self._buckets), default=0)
         num_moe_layers = config.num_layers - config.num_dense_layers
-        tapped_shape = (T, len(self._tap_layers) * config.hidden_size)
-        counts = torch.empty(num_moe_layers, dtype=torch.int64, device=device) if config.moe else None
+        counts = torch.empty(num_moe_layers, dtype=torch.int64, device=device)
+        tapped = torch.empty(
+            T, len(self._tap_layers) * config.hidden_size, dtype=self.model.dtype, device=device
+        )
         return ForwardResult(
             logits=torch.empty(T, config.vocab_size, device=device),
-            num_distinct_experts=counts,
-            tapped=torch.empty(tapped_shape, dtype=self.model.dtype, device=device)
-            if self._tap_layers
-            else None,
+            num_distinct_experts=counts if config.moe else None,
+            tapped=tapped if self._tap_layers else None,
         )
 
     def _lay_out(self, batch: ForwardBatch, bucket: Bucket) -> StepInputs:

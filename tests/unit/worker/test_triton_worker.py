@@ -13,8 +13,8 @@ from tests.groups import BLOCK_SIZE, Scheduled, load_stepper, prompt_of, schedul
 from tests.unit.model.random_models import interpreted_config, write_checkpoint
 from tests.unit.worker.runs import Run
 
-SETTINGS = {"max_num_batched_tokens": 8, "graph_num_sequences": (1, 2), "graph_num_rows": (1, 2, 4, 8)}
-NUM_OUTPUT_TOKENS = 5
+SETTINGS = {"max_num_batched_tokens": 6, "graph_num_sequences": (1, 2), "graph_num_rows": (1, 2, 4, 6)}
+NUM_OUTPUT_TOKENS = 4
 KINDS = [{"temperature": 0}, {"temperature": 0.8, "seed": 3, "top_p": 0.95}]
 
 
@@ -29,7 +29,7 @@ def steppers(small_model) -> dict[str, Stepper]:
 
 
 def pair() -> list[Scheduled]:
-    return [scheduled(index, prompt_of(index, 3 + 4 * index), **kind) for index, kind in enumerate(KINDS)]
+    return [scheduled(index, prompt_of(index, 3 + 2 * index), **kind) for index, kind in enumerate(KINDS)]
 
 
 def outputs(stepper: Stepper, guesses: list[list[int]] | None = None) -> list[list[int]]:
@@ -42,7 +42,7 @@ def outputs(stepper: Stepper, guesses: list[list[int]] | None = None) -> list[li
         known = len(sequence.output)
         return guesses[sequence.id][known : known + 2] if generator.random() < 0.6 else [1, 2]
 
-    found = Run(stepper).until(together, NUM_OUTPUT_TOKENS, max_rows=3, draft=draft)
+    found = Run(stepper).until(together, NUM_OUTPUT_TOKENS, max_rows=2, draft=draft)
     stepper.forget_all()
     return [tokens[:NUM_OUTPUT_TOKENS] for tokens in found]
 

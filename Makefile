@@ -47,6 +47,8 @@ protos: setup
 bench: setup
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.speculation_report --measure all
+	$(BIN)/python -m benchmarks.aot_report --save
+	$(BIN)/python -m benchmarks.gpu_page
 
 clean:
 	rm -rf .venv native/build native/*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -78,7 +78,7 @@ def main() -> None:
 def measured() -> Iterator[str]:
     """Yields a table for each card."""
     for path in sorted(results.DIRECTORY.glob("gpu_*.json")):
-        result = results.load(path.stem)
+        result = results.load(path.stem, results.DIRECTORY)
         assert result is not None
         rows = [
             {**row, "verdict": {True: "reached", False: "missed"}.get(row["is_reached"], "")}
@@ -97,7 +97,7 @@ def measured() -> Iterator[str]:
 
 def compiled() -> str:
     """Returns the report's rows, one for each kernel, type of weight and architecture."""
-    result = results.load(RESULT)
+    result = results.load(RESULT, results.DIRECTORY)
     if result is None:
         return "Nothing is recorded."
     groups: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}

@@ -38,17 +38,16 @@ class CountedOperations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
-        inputs, outputs = _tensors((args, kwargs)), _tensors(found)
-        is_view = not func._schema.is_mutable and any(
-            torch._C._is_alias_of(output, given) for output in outputs for given in inputs
-        )
+        outputs = _storages(found)
+        is_view = not func._schema.is_mutable and bool(outputs & _storages((args, kwargs)))
         if outputs and not is_view and "empty" not in func._schema.name:
             self.num_operations += 1
         return found
 
 
-def _tensors(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+def _storages(values: Any) -> set[int]:
+    """Where the tensors among some values lie."""
+    return {leaf.untyped_storage()._cdata for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)}
 
 
 def count(model: str, num_rows: int) -> Mapping[str, int]:

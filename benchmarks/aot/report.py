@@ -161,13 +161,13 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def table(rows: Sequence[Row]) -> str:
     """Returns the rows as a table for a terminal."""
     lines = [
-        f"{'kernel':<16}{'type':<6}{'arch':<5}{'model':<13}{'ranks':>5}{'tokens':>7}{'regs':>6}{'spills':>7}"
+        f"{'kernel':<18}{'type':<6}{'arch':<5}{'model':<13}{'ranks':>5}{'tokens':>7}{'regs':>6}{'spills':>7}"
         f"{'shared':>8}{'tensor':>7}  instructions"
     ]
     for row in rows:
         shape, counts = row.shape, row.instructions
         lines.append(
-            f"{row.kernel:<16}{row.dtype:<6}{row.arch:<5}{shape['model']:<13}{shape['num_ranks']:>5}"
+            f"{row.kernel:<18}{row.dtype:<6}{row.arch:<5}{shape['model']:<13}{shape['num_ranks']:>5}"
             f"{shape['num_tokens']:>7}{row.registers:>6}{row.spills:>7}{row.shared_bytes:>8}"
             f"{row.tensor_memory:>7}  {' '.join(f'{name} {counts[name]}' for name in sorted(counts))}"
         )

@@ -17,7 +17,7 @@ from outrider.model.batch import Span
 from outrider.model.transfer import to_device
 
 PART = "attention"
-BLOCK_SIZE = 16
+BLOCK_SIZE = 64
 NUM_NEW = (1, 4, 8)
 LARGER_THAN_CACHE = 2**28
 MOST_OF_ONE = 1.15

@@ -16,7 +16,7 @@ from outrider.model.batch import ForwardBatch, Span
 from outrider.model.graphs import Bucket, StepRunner
 
 PART = "slice"
-BLOCK_SIZE = 16
+BLOCK_SIZE = 64
 NUM_LAYERS = 12
 CONTEXT = 1000
 ACCEPTANCE = 0.8

@@ -1,11 +1,13 @@
 """What is to run on a GPU, run in the interpreter: the sizes mean nothing, the code is the same."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 
 import pytest
 
-from benchmarks import gpu_check
+from benchmarks import gpu_check, results
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.finding import Finding, table
 from tests.interpreter_bf16 import repair
@@ -60,3 +62,9 @@ def test_a_finding_is_judged_by_its_limit() -> None:
     fast = Finding.at_least("experts", "part of the copy's rate", 0.7, "", 0.65)
     assert Finding.from_line(slow.line) == slow
     assert [line.split()[-1] for line in table([slow, fast]).splitlines()[1:]] == ["MISS", "PASS"]
+
+
+def test_what_is_measured_needs_no_grpc() -> None:
+    program = "import sys; sys.modules['grpc'] = None; from benchmarks import gpu_check; gpu_check.run_inside"
+    parts = [f"import benchmarks.gpu.{part}" for part in gpu_check.PARTS]
+    subprocess.run([sys.executable, "-c", "; ".join([program, *parts])], check=True, cwd=results.ROOT)

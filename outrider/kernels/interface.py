@@ -153,9 +153,9 @@ class Kernels(Protocol):
     ) -> Packed:
         """Lay out the attention of a step once for all layers.
 
-        This is done on the host: positions and the tensors of the plan, a dataclass, lie there, and the caller
-        copies them all to the device at once. A span may have no rows, and more block_ids than its context
-        fills.
+        This is done on the host: positions and the tensors of the plan, a dataclass, lie there, and the
+        caller copies them all to the device at once. A span may have no rows, and more block_ids than its
+        context fills.
         """
         ...
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.gpu_check [--part NAME ...] [--tiny]
 
-It needs this repository, torch and Triton. Each part is a process of its own: one that fails, hangs or breaks
-the device is reported and hides no other. Prints every figure, with PASS or MISS where there is a target, and
-writes docs/results/gpu_<card>.json. --tiny runs the same code in Triton's interpreter, without a GPU: its
-figures mean nothing and are not kept.
+It needs this repository, torch, numpy and Triton, and for the slice of a model safetensors. Each part is a
+process of its own: one that fails, hangs or breaks the device is reported and hides no other. Prints every
+figure, with PASS or MISS where there is a target, and writes docs/results/gpu_<card>.json. --tiny runs the
+same code in Triton's interpreter, without a GPU: its figures mean nothing and are not kept.
 """
 
 import argparse

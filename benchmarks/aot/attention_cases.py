@@ -11,7 +11,7 @@ from outrider.model.batch import Span
 from outrider.model.transfer import tensors_of, with_tensors
 
 CONTEXT = 10_000
-BLOCK_SIZE = 16
+BLOCK_SIZE = 64
 
 
 def attention_cases(setting: Setting) -> Iterator[Case]:

@@ -30,6 +30,8 @@ ROW = Row(
 )
 
 
+# About 100 seconds of a processor's time, shared by two processes.
+@pytest.mark.timeout(900)
 def test_one_launch_of_every_kernel_compiles_as_well_as_is_recorded() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     line = [sys.executable, "-m", "benchmarks.aot_report", "--few", "--compare", "--json"]

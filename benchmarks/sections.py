@@ -128,6 +128,7 @@ def _regret_table(rows: Rows) -> str:
         "fixed_tokens_per_second": "with 0 to 8 fixed",
         "best_fixed_length": "best fixed",
         "ratio_to_best_fixed": "by the best fixed",
+        "learnt_ratio_to_best_fixed": "and again",
         "ratio_to_none": "by none",
     }
     return markdown(rows, columns)

@@ -36,7 +36,8 @@ class Config:
     # but prefill_chunk, as how much later first tokens may come for it is for the operator to say.
     inter_token_target_ms: float | None = None
 
-    max_draft_tokens: int = 8
+    # With the model's own token a sequence then has 16 rows, which no backend cuts into more than one tile.
+    max_draft_tokens: int = 15
     # A step never waits longer for drafts; how long it does is learnt.
     max_draft_wait_ms: float = 50.0
     # Whether the drafter computes on the cores that the group computes on: then its time is the step's.

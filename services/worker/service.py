@@ -55,18 +55,20 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
 
 async def serve() -> None:
-    """Runs the worker until it is told to stop."""
+    """Runs the worker until it is told to stop. Raises DeviceLost when no step can be run any more."""
     config = Config.from_env()
     keep_freed_memory()
+    servicer = WorkerServicer()
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="step") as thread:
         async with RpcServer(config.listen, service=SERVICE) as server, asyncio.TaskGroup() as tasks:
-            servicer = WorkerServicer()
             worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.grpc)
             await server.start()
             stopped = asyncio.Event()
             tasks.create_task(load_and_serve(config, server, servicer, thread, stopped))
             await server.wait_for_shutdown()
             stopped.set()
+    if servicer.sessions is not None and servicer.sessions.lost is not None:
+        raise servicer.sessions.lost
 
 
 async def load_and_serve(
@@ -77,6 +79,10 @@ async def load_and_serve(
     with contextlib.suppress(LoadingStopped):
         stepper = await loop.run_in_executor(thread, load, config, stopped.is_set)
         servicer.sessions = Sessions(
-            stepper, thread, step_seconds=config.step_seconds, set_alive=server.set_alive
+            stepper,
+            thread,
+            step_seconds=config.step_seconds,
+            set_alive=server.set_alive,
+            on_lost=server.begin_shutdown,
         )
         server.set_serving(True)

@@ -10,6 +10,7 @@ import structlog
 from outrider.rpc.errors import FailedPrecondition, InvalidArgument
 from services.worker import metrics
 from services.worker.check import check_batch
+from services.worker.device_lost import DeviceLost, is_lost
 from services.worker.messages import Batch, BatchOutput, GroupFacts
 from services.worker.step import Stepper
 
@@ -29,11 +30,17 @@ class Sessions:
         *,
         step_seconds: float,
         set_alive: Callable[[bool], None],
+        on_lost: Callable[[], None],
     ) -> None:
-        """`set_alive` hears of a step that runs for longer than `step_seconds`, and of its end."""
+        """`set_alive` hears of a step that runs for longer than `step_seconds`, and of its end.
+
+        `on_lost` is called when the device is lost: the process is to end, and is not alive until then.
+        """
         self.epoch = secrets.randbits(64) or 1
         self._step_seconds = step_seconds
         self._set_alive = set_alive
+        self._on_lost = on_lost
+        self.lost: DeviceLost | None = None
         self._stepper = stepper
         self._thread = thread
         self._session: int | None = None
@@ -74,7 +81,7 @@ class Sessions:
             self._check(batch)
             self._step_id = batch.step_id
             loop = asyncio.get_running_loop()
-            self._answer = loop.run_in_executor(self._thread, self._stepper.run, batch)
+            self._answer = loop.run_in_executor(self._thread, self._run, batch)
             self._watch(self._answer)
             # Nobody may be left to hear of a failure; it is kept for a repeat.
             self._answer.add_done_callback(_note)
@@ -82,10 +89,26 @@ class Sessions:
         metrics.num_sequences.set(len(self._stepper.sequences))
         return output
 
+    def _run(self, batch: Batch) -> BatchOutput:
+        try:
+            return self._stepper.run(batch)
+        except RuntimeError as error:
+            if is_lost(error):
+                raise DeviceLost(f"the device is lost: {str(error).partition(chr(10))[0]}") from error
+            raise
+
     def _watch(self, answer: asyncio.Future[BatchOutput]) -> None:
         timer = asyncio.get_running_loop().call_later(self._step_seconds, self._note_stuck)
         answer.add_done_callback(lambda _: timer.cancel())
-        answer.add_done_callback(lambda _: self._set_alive(True))
+        answer.add_done_callback(self._note_end)
+
+    def _note_end(self, answer: asyncio.Future[BatchOutput]) -> None:
+        error = None if answer.cancelled() else answer.exception()
+        if isinstance(error, DeviceLost) and self.lost is None:
+            self.lost = error
+            log.critical("device_lost", reason=error.message)
+            self._on_lost()
+        self._set_alive(self.lost is None)
 
     def _note_stuck(self) -> None:
         log.error("step_stuck", step_id=self._step_id, seconds=self._step_seconds)

@@ -10,6 +10,8 @@ from outrider.rpc.config import load_config
 from outrider.rpc.server import Listen
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
+# More than any machine has processors.
+MAX_NUM_THREADS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +51,27 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, is {self.dtype!r}")
+            raise ValueError(f"{_variable('dtype')} must be one of {', '.join(DTYPES)}, is {self.dtype!r}")
         for name in (
             "num_threads", "kv_cache_bytes", "num_blocks", "block_size", "max_num_batched_tokens",
             "step_seconds", "max_model_len",
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, is {value}")
+                raise ValueError(f"{_variable(name)} must be at least 1, is {value}")
+        if self.num_threads is not None and self.num_threads > MAX_NUM_THREADS:
+            raise ValueError(
+                f"{_variable('num_threads')} must be at most {MAX_NUM_THREADS}, is {self.num_threads}"
+            )
         for name in ("graph_num_sequences", "graph_num_rows"):
             if any(value < 1 for value in getattr(self, name)):
-                raise ValueError(f"each of {name} must be at least 1")
+                raise ValueError(f"each of {_variable(name)} must be at least 1")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Self:
         """Reads the environment. Raises ConfigError naming a wrong variable."""
         return load_config(cls, "OUTRIDER_WORKER", environ)
+
+
+def _variable(name: str) -> str:
+    return f"OUTRIDER_WORKER_{name.upper()}"

@@ -6,13 +6,13 @@ from importlib.util import find_spec
 import torch
 
 from outrider.kernels import BACKENDS
-from outrider.model.quantization import Quantization, Storage
+from outrider.kernels.torch.attention_plan import SPLIT_TOKENS
 from outrider.rpc.config import ConfigError
 
 BACKEND_OF = {"cpu": "torch", "cuda": "triton"}
 """The kernels made for each kind of device."""
 
-MIN_CAPABILITY, MIN_FP8_CAPABILITY = (8, 0), (8, 9)
+MIN_CAPABILITY = (9, 0)
 """What the instructions of the Triton kernels need of a GPU."""
 
 
@@ -50,19 +50,26 @@ def choose_backend(name: str, device: torch.device) -> str:
     return backend
 
 
-def check_storage(quantization: Quantization | None, backend: str, device: torch.device) -> None:
-    """Raises ConfigError if the GPU does not multiply what the checkpoint stores."""
-    is_fp8 = quantization is not None and quantization.storage == Storage.FP8
-    if is_fp8 and backend == "triton" and device.type == "cuda":
-        _check_capability(device, MIN_FP8_CAPABILITY, "FP8 weights need")
+def check_block_size(block_size: int, backend: str) -> None:
+    """Raises ConfigError if the kernels do not take blocks of that size."""
+    if backend == "torch" and SPLIT_TOKENS % block_size:
+        raise ConfigError(
+            f"OUTRIDER_WORKER_BLOCK_SIZE is {block_size}, and with the torch backend it must divide"
+            f" {SPLIT_TOKENS}"
+        )
 
 
-def _check_capability(device: torch.device, needed: tuple[int, int], why: str) -> None:
-    found = torch.cuda.get_device_capability(device)
-    if found < needed:
+def _check_gpu(device: torch.device) -> None:
+    # Imported once Triton is known to be there.
+    from outrider.kernels.triton.tiles import SHARED_BYTES
+
+    major, minor = torch.cuda.get_device_capability(device)
+    num_bytes = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    if (major, minor) < MIN_CAPABILITY or num_bytes < SHARED_BYTES:
         raise ConfigError(
             f"OUTRIDER_WORKER_DEVICE: {torch.cuda.get_device_name(device)} has compute capability"
-            f" {found[0]}.{found[1]}, and {why} {needed[0]}.{needed[1]}"
+            f" {major}.{minor} and {num_bytes} bytes of shared memory; the triton backend needs"
+            f" {MIN_CAPABILITY[0]}.{MIN_CAPABILITY[1]} and {SHARED_BYTES}, as H100, H200 and B200 have"
         )
 
 
@@ -72,7 +79,7 @@ def _check_triton(device: torch.device) -> None:
             "OUTRIDER_WORKER_BACKEND: triton is not installed; OUTRIDER_WORKER_BACKEND=torch needs none"
         )
     if device.type == "cuda":
-        _check_capability(device, MIN_CAPABILITY, "the triton backend needs")
+        _check_gpu(device)
     elif os.environ.get("TRITON_INTERPRET") != "1":
         raise ConfigError(
             "OUTRIDER_WORKER_BACKEND: triton needs a CUDA device; OUTRIDER_WORKER_DEVICE names one"

@@ -17,7 +17,7 @@ from outrider.model.sampling import GrammarCompiler
 from outrider.model.transformer import Transformer
 from outrider.rpc.config import ConfigError
 from services.worker.config import Config
-from services.worker.device import check_storage, choose_backend, choose_device
+from services.worker.device import check_block_size, choose_backend, choose_device
 from services.worker.features import FeatureTap
 from services.worker.messages import GroupFacts
 from services.worker.step import Stepper
@@ -33,6 +33,7 @@ def load(config: Config, is_stopped: Callable[[], bool]) -> Stepper:
     """Loads the model in the thread that will step it. Raises ConfigError, or LoadingStopped."""
     device = choose_device(config.device)
     backend = choose_backend(config.backend, device)
+    check_block_size(config.block_size, backend)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     model = _load_model(config, device, backend, _reporter("loading_weights", is_stopped))
@@ -50,7 +51,6 @@ def load(config: Config, is_stopped: Callable[[], bool]) -> Stepper:
 def _load_model(config: Config, device: torch.device, backend: str, progress: Progress) -> Transformer:
     log.info("loading_model", device=str(device), backend=backend)
     try:
-        check_storage(ModelConfig.from_directory(config.model_dir).quantization, backend, device)
         return Transformer.load(
             config.model_dir,
             dtype=None if config.dtype == "auto" else getattr(torch, config.dtype),

@@ -20,10 +20,12 @@ def test_the_model_is_the_only_setting_without_a_default():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("DTYPE", "int8", "dtype must be one of"),
-        ("BLOCK_SIZE", "0", "block_size must be at least 1"),
-        ("STEP_SECONDS", "0", "step_seconds must be at least 1"),
-        ("NUM_BLOCKS", "-1", "num_blocks must be at least 1"),
+        ("DTYPE", "int8", "OUTRIDER_WORKER_DTYPE must be one of"),
+        ("BLOCK_SIZE", "0", "OUTRIDER_WORKER_BLOCK_SIZE must be at least 1"),
+        ("STEP_SECONDS", "0", "OUTRIDER_WORKER_STEP_SECONDS must be at least 1"),
+        ("NUM_BLOCKS", "-1", "OUTRIDER_WORKER_NUM_BLOCKS must be at least 1"),
+        ("NUM_THREADS", "100000000000", "OUTRIDER_WORKER_NUM_THREADS must be at most 4096"),
+        ("GRAPH_NUM_ROWS", "1,0", "each of OUTRIDER_WORKER_GRAPH_NUM_ROWS must be at least 1"),
         ("MAX_NUM_BATCHED_TOKENS", "many", "OUTRIDER_WORKER_MAX_NUM_BATCHED_TOKENS='many'"),
         ("BLOCKSIZE", "16", "OUTRIDER_WORKER_BLOCKSIZE is not a setting"),
     ],

@@ -23,6 +23,7 @@ TINY = Path(__file__).parents[3] / "models" / "tiny"
         ({"num_blocks": 10**11}, "OUTRIDER_WORKER_NUM_BLOCKS"),
         ({"max_model_len": 10**6}, "OUTRIDER_WORKER_MAX_MODEL_LEN"),
         ({"backend": "abacus"}, "OUTRIDER_WORKER_BACKEND"),
+        ({"block_size": 48}, "OUTRIDER_WORKER_BLOCK_SIZE is 48, .* must divide 128"),
     ],
 )
 def test_what_is_not_to_be_had_is_refused_by_its_variable(setting: dict[str, Any], variable: str) -> None:

@@ -242,8 +242,8 @@ def stretch(scaling: Fields) -> Yarn | Llama3Stretch | None:
             original_max_num_positions=scaling.integer("original_max_position_embeddings"),
             beta_fast=scaling.number("beta_fast", default=32.0),
             beta_slow=scaling.number("beta_slow", default=1.0),
-            mscale=float(scaling.values.get("mscale") or 0.0),
-            mscale_all_dim=float(scaling.values.get("mscale_all_dim") or 0.0),
+            mscale=scaling.number_or_zero("mscale"),
+            mscale_all_dim=scaling.number_or_zero("mscale_all_dim"),
         )
     if kind == "llama3":
         return Llama3Stretch(

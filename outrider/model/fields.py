@@ -36,6 +36,10 @@ class Fields:
             raise self.error(name, f"{value!r} is not a number above zero")
         return float(value)
 
+    def number_or_zero(self, name: str) -> float:
+        """As `number`; an absent field is zero, and zero is zero."""
+        return self.number(name) if self.values.get(name) not in (None, 0) else 0.0
+
     def flag(self, name: str, *, default: bool) -> bool:
         value = self._value(name, default)
         if not isinstance(value, bool):

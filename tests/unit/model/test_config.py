@@ -47,6 +47,12 @@ def test_the_softmax_scale_of_kimi_k25_carries_the_square_of_its_magnitude(tmp_p
     assert config.rotary.stretch.amplitude == 1.0
 
 
+def test_magnitudes_that_are_zero_or_absent_are_not_given(tmp_path):
+    stretches = YARN | {"mscale": 0, "mscale_all_dim": 0.0}, YARN | {"mscale": None, "mscale_all_dim": None}
+    zero, absent = (read(tmp_path, deepseek_config(rope_scaling=stretch)) for stretch in stretches)
+    assert zero == absent
+
+
 def test_a_llama_without_head_width_divides_the_hidden_size(tmp_path):
     assert read(tmp_path, llama_config(head_dim=None)).attention.head_width == 8
 
@@ -86,6 +92,7 @@ def test_a_config_that_is_not_json_is_named(tmp_path):
         ({"qk_rope_head_dim": 7}, "qk_rope_head_dim: 7 is odd"),
         ({"rope_scaling": {"type": "su"}}, "rope_scaling.rope_type: 'su' is not supported"),
         ({"rope_scaling": {"type": "yarn"}}, "rope_scaling.factor: is missing"),
+        ({"rope_scaling": YARN | {"mscale": "x"}}, "rope_scaling.mscale: 'x' is not a number above zero"),
         ({"eos_token_id": "x"}, "eos_token_id: 'x' is neither a token id nor a list"),
     ],
 )

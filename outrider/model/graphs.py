@@ -23,7 +23,7 @@ from outrider.model.transfer import StaticCopy, tensors_of, with_tensors
 from outrider.model.transformer import Transformer
 
 MAX_ROWS_PER_SEQUENCE = 16
-"""What buckets are made for: decoding and verification; longer chunks of prompts go as they are."""
+"""What buckets are made for: decoding and verification. A chunk of a prompt takes one of more sequences."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -89,12 +89,13 @@ class StepRunner:
         self._results: ForwardResult | None = None
 
     def warm_up(self, max_num_rows: int) -> None:
-        """Runs steps of the most rows, in the spare block: kernels are compiled, and their memory is there.
+        """Runs steps of the most rows, all with logits: kernels are compiled, and their memory is there.
 
         Two of them, since kernels are compiled anew for numbers that 16 does not divide.
         """
         for num_rows in (max_num_rows, max(1, max_num_rows - 1)):
-            self.model.forward(self._spare_batch(num_rows), self.kv_cache)
+            batch = replace(self._spare_batch(num_rows), logit_rows=torch.arange(num_rows))
+            self.model.forward(batch, self.kv_cache)
 
     @torch.inference_mode()
     def record(self, report: Callable[[int, int], None]) -> None:

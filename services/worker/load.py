@@ -21,6 +21,7 @@ from services.worker.device import check_block_size, choose_backend, choose_devi
 from services.worker.features import FeatureTap
 from services.worker.messages import GroupFacts
 from services.worker.step import Stepper
+from services.worker.warm_up import largest_batch, small_batches
 
 log = structlog.get_logger()
 
@@ -40,10 +41,8 @@ def load(config: Config, is_stopped: Callable[[], bool]) -> Stepper:
     tap = _feature_tap(config, model)
     facts = _facts(config, model, feature_size=tap.size if tap else 0)
     runner = _new_runner(config, model, facts, tap)
-    if model.kernels.CAPTURABLE:
-        _prepare(runner, device, config.max_num_batched_tokens, _reporter("recording_graphs", is_stopped))
     stepper = Stepper(runner, facts, _grammar_compiler(config.model_dir, facts.vocab_size), tap)
-    stepper.warm_up()
+    _prepare(runner, stepper, _reporter("recording_graphs", is_stopped))
     log.info("model_loaded", **{name: getattr(facts, name) for name in facts.__dataclass_fields__})
     return stepper
 
@@ -82,17 +81,31 @@ def _new_runner(config: Config, model: Transformer, facts: GroupFacts, tap: Feat
     )
 
 
-def _prepare(runner: StepRunner, device: torch.device, max_num_rows: int, progress: Progress) -> None:
-    """Compiles kernels and records graphs, so that no request waits for them."""
+def _prepare(runner: StepRunner, stepper: Stepper, progress: Progress) -> None:
+    """Runs steps, so that kernels are compiled, graphs recorded and memory is proven before any request."""
     try:
-        runner.warm_up(max_num_rows)
-        free = _free_memory(device)
-        runner.record(progress)
+        if runner.model.kernels.CAPTURABLE:
+            _record(runner, stepper.facts.max_num_batched_tokens, progress)
+            stepper.warm_up([largest_batch(stepper.facts)])
+        stepper.warm_up(small_batches(stepper.facts))
     except torch.OutOfMemoryError:
         raise ConfigError(
             "OUTRIDER_WORKER_KV_CACHE_BYTES, _NUM_BLOCKS, _MAX_NUM_BATCHED_TOKENS or _GRAPH_NUM_ROWS:"
             " they leave no memory for a step and its CUDA graphs"
         ) from None
+
+
+def _record(runner: StepRunner, max_num_rows: int, progress: Progress) -> None:
+    # Imported once Triton is known to be there.
+    from outrider.kernels.triton.launch import DoesNotFit
+
+    device = runner.model.device
+    try:
+        runner.warm_up(max_num_rows)
+        free = _free_memory(device)
+        runner.record(progress)
+    except DoesNotFit as error:
+        raise ConfigError(f"OUTRIDER_WORKER_DEVICE: a kernel does not fit {device}: {error}") from None
     if device.type == "cuda":
         log.info("graphs_recorded", num_bytes=free - _free_memory(device))
 
@@ -108,6 +121,10 @@ def _feature_tap(config: Config, model: Transformer) -> FeatureTap | None:
         return FeatureTap(FeatureProjection.load(config.head_dir, model, backend=model.kernels.NAME))
     except ModelError as error:
         raise ConfigError(f"OUTRIDER_WORKER_HEAD_DIR: {error}") from None
+    except torch.OutOfMemoryError:
+        raise ConfigError(
+            f"OUTRIDER_WORKER_HEAD_DIR: its weights do not fit OUTRIDER_WORKER_DEVICE {model.device}"
+        ) from None
 
 
 def _new_kv_cache(model: Transformer, facts: GroupFacts, *, num_spare_blocks: int) -> KVCache:

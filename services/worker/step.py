@@ -1,6 +1,6 @@
 """One step: a batch becomes rows, one forward pass, and tokens chosen. Runs in the step thread alone."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -19,7 +19,6 @@ from outrider.model.sampling import (
     outputs,
 )
 from outrider.model.transfer import to_host
-from outrider.params import SamplingParams, SequenceParams
 from outrider.rpc.errors import Internal, InvalidArgument, OutriderError
 from services.worker import metrics
 from services.worker.features import FeatureTap
@@ -28,7 +27,6 @@ from services.worker.messages import (
     BatchOutput,
     GroupFacts,
     SequenceFeatures,
-    SequenceStart,
     SequenceStep,
 )
 from services.worker.sequence import Sequence, start_sequence
@@ -77,21 +75,11 @@ class Stepper:
         """Drops every sequence: their blocks are the next session's."""
         self._release(list(self.sequences))
 
-    def warm_up(self) -> None:
-        """Runs a step of no consequence: libraries prepare themselves on first use, which takes seconds."""
-        params = SequenceParams(sampling=SamplingParams(top_k=1, repetition_penalty=1.1)).to_proto()
-        start = SequenceStart(token_ids=[0], num_prompt_tokens=1, params=params)
-        step = SequenceStep(
-            sequence_id=0,
-            start=start,
-            num_computed_tokens=0,
-            num_new_tokens=1,
-            draft_token_ids=[],
-            new_block_ids=[0],
-            wants_features=self._tap is not None,
-        )
-        self._answer(Batch(step_id=0, steps=[step]))
-        self.forget_all()
+    def warm_up(self, batches: Iterable[Batch]) -> None:
+        """Runs batches of no consequence."""
+        for batch in batches:
+            self._answer(batch)
+            self.forget_all()
 
     def run(self, batch: Batch) -> BatchOutput:
         """Computes a batch that was checked, and chooses the tokens of the sequences that want any."""

@@ -7,8 +7,12 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
 Argument: TypeAlias = Tensor | int | float
+
+DoesNotFit = OutOfResources
+"""What a launch raises whose kernel needs more shared memory or threads than the GPU has."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 import torch
 
+from outrider.kernels.triton.launch import DoesNotFit, Launch
+from outrider.model.draft_head import FeatureProjection
 from outrider.model.reader import Reader
 from outrider.model.transformer import Transformer
 from outrider.rpc.config import ConfigError
+from services.worker import step
 from services.worker.config import Config
 from services.worker.load import load
 from tests.unit.model.random_models import interpreted_config, write_checkpoint
@@ -47,4 +50,28 @@ def test_a_step_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.M
     )
     monkeypatch.setattr(Transformer, "compute", no_memory)
     with pytest.raises(ConfigError, match="_GRAPH_NUM_ROWS: they leave no memory"):
+        load(config, lambda: False)
+
+
+def test_a_draft_head_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FeatureProjection, "load", no_memory)
+    with pytest.raises(ConfigError, match="OUTRIDER_WORKER_HEAD_DIR: its weights do not fit"):
+        load(Config(model_dir=TINY, head_dir=TINY), lambda: False)
+
+
+def test_tokens_that_cannot_be_chosen_for_lack_of_memory_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "choose", no_memory)
+    with pytest.raises(ConfigError, match=r"_MAX_NUM_BATCHED_TOKENS .* leave no memory for a step"):
+        load(Config(model_dir=TINY), lambda: False)
+
+
+def test_a_kernel_too_large_for_the_gpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(launch: Launch) -> None:
+        raise DoesNotFit(300_000, 232_448, "shared memory")
+
+    config = Config(
+        model_dir=write_checkpoint(tmp_path, interpreted_config()), backend="triton", num_blocks=2
+    )
+    monkeypatch.setattr(Launch, "run", run)
+    with pytest.raises(ConfigError, match=r"OUTRIDER_WORKER_DEVICE: a kernel does not fit cpu: .* 300000"):
         load(config, lambda: False)

@@ -16,7 +16,7 @@ LARGEST_CHUNK = 1024
 class Alignment:
     """Which pairs make which tile; a pair's number is t * A + a."""
 
-    pairs: Tensor  # [T * A] int32, sorted by expert and then by number
+    pairs: Tensor  # [T * A] int32, sorted by expert and then by number; behind those in tiles anything
     tiles: Tensor  # [tiles, 3] int32: expert, first place, number of pairs; 0 in the last
     width: int  # pairs of a full tile
 

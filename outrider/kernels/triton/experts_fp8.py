@@ -76,12 +76,13 @@ def order_scales_kernel(
     """ordered[b, p] = scales[b, pairs[p] / A]: scales [blocks, T], pairs [P] -> ordered [blocks, P].
 
     A product reads the factors of its tokens side by side then: to gather them there takes registers for
-    the place of each.
+    the place of each. Places behind the last pair of a tile hold anything at all.
     """
     block = tl.program_id(1).to(tl.int64)
     places = tl.program_id(0) * PLACES + tl.arange(0, PLACES)
-    tokens = tl.load(pairs_ptr + places, mask=places < P, other=0) // A
-    scales = tl.load(scales_ptr + block * scales_stride + tokens)
+    pairs = tl.load(pairs_ptr + places, mask=places < P, other=0)
+    is_pair = (pairs >= 0) & (pairs < P)
+    scales = tl.load(scales_ptr + block * scales_stride + pairs // A, mask=is_pair, other=0.0)
     tl.store(ordered_ptr + block * ordered_stride + places, scales, mask=places < P)
 
 

@@ -179,7 +179,9 @@ def pick_kernel(
             prefix = tl.load(search + PREFIX)
             missing = tl.load(search + MISSING)
         elif BY_MASS:
-            missing = tl.ceil(tl.load(parameters + TOP_P) * tl.sum(weights).to(tl.float64)).to(tl.int64)
+            # The best score is kept whatever top-p is.
+            mass = tl.sum(weights).to(tl.float64)
+            missing = tl.maximum(tl.ceil(tl.load(parameters + TOP_P) * mass).to(tl.int64), 1)
         else:
             missing = tl.load(parameters + TOP_K).to(tl.int64)
         is_before = tl.cumsum(weights, 0) < missing

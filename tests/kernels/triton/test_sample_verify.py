@@ -223,6 +223,12 @@ def test_top_p_keeps_what_the_reference_keeps(top_k, ties):
     assert torch.equal(limits_of(scores, rows), expected_limits(scores, rows))
 
 
+def test_no_top_p_at_all_keeps_the_best_score():
+    logits = random_logits(8, 3, 1000)
+    rows = random_rows(3, 3, temperature=1.0, top_k=0, top_p=0.0)
+    assert torch.equal(sample_and_verify(logits, logits, rows).tokens, logits.argmax(dim=1))
+
+
 def test_scores_near_zero_are_told_apart():
     scores = torch.tensor([[-0.0, 0.0, 1e-45, -1e-45, 1e-38, -1e-38, 1e-7, -1e-7, 2.0, -2.0, 1e-30, -1e-30]])
     for top_k in range(1, 12):

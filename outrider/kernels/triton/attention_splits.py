@@ -15,7 +15,7 @@ from torch import Tensor
 
 from outrider.kernels.triton.attention_plan import SPLIT_TOKENS, TILE_FIELDS, TILE_ROWS, AttentionPlan
 from outrider.kernels.triton.launch import Launch
-from outrider.kernels.triton.tiles import NUM_PROCESSORS
+from outrider.kernels.triton.tiles import NUM_PROCESSORS, padded_size
 
 COMBINED_HEADS = 4
 COMBINED_COLUMNS = 128
@@ -53,11 +53,6 @@ def walks_splits(plan: AttentionPlan, mixed: Tensor, num_parts: int) -> bool:
     return num_programs >= NUM_PROCESSORS or 4 * mixed.numel() * plan.num_splits > MAX_SCRATCH_BYTES
 
 
-def padded(size: int) -> int:
-    """The power of two that holds a size, as tensors in kernels have."""
-    return 1 << (size - 1).bit_length()
-
-
 @triton.jit
 def pieces_before(tile_ptr: tl.tensor) -> tl.tensor:
     """How many pieces the tiles before have."""
@@ -71,7 +66,7 @@ def tile_splits(tile_ptr: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def find_tile(tiles_ptr: tl.tensor, piece: tl.tensor, L: tl.constexpr, L_PADDED: tl.constexpr) -> tl.tensor:
+def find_tile(tiles_ptr: tl.tensor, piece: tl.tensor, L: int, L_PADDED: tl.constexpr) -> tl.tensor:
     """The tile that a piece belongs to: the last one that has no more pieces before it."""
     offs = tl.arange(0, L_PADDED)
     num_before = tl.load(tiles_ptr + offs * FIELDS + (FIELDS - 1), mask=offs < L, other=2147483647)
@@ -148,7 +143,7 @@ def fold(
 def combine_splits_launch(partials: Partials, plan: AttentionPlan, mixed: Tensor, part_width: int) -> Launch:
     """mixed [T, H, N] from the partial results of its rows."""
     T, H, N = mixed.shape
-    BLOCK_H, BLOCK_N = min(COMBINED_HEADS, padded(H)), min(COMBINED_COLUMNS, part_width)
+    BLOCK_H, BLOCK_N = min(COMBINED_HEADS, padded_size(H)), min(COMBINED_COLUMNS, part_width)
     return Launch(
         kernel=combine_splits_kernel,
         grid=(T, -(-H // BLOCK_H), -(-N // BLOCK_N)),

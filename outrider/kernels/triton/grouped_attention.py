@@ -18,7 +18,6 @@ from outrider.kernels.triton.attention_splits import (
     find_tile,
     fold,
     load_columns,
-    padded,
     pieces_before,
     soften,
     tile_rows,
@@ -27,7 +26,7 @@ from outrider.kernels.triton.attention_splits import (
     walks_splits,
 )
 from outrider.kernels.triton.launch import Argument, Launch
-from outrider.kernels.triton.tiles import NUM_PROCESSORS
+from outrider.kernels.triton.tiles import NUM_PROCESSORS, padded_size
 
 
 def grouped_attention(query: Tensor, cache: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
@@ -74,11 +73,12 @@ def pieced_launches(
             "totals_ptr": partials.totals,
             "partials_ptr": partials.mixed,
             "num_splits": plan.num_splits,
+            "L": L,
         },
-        constants={**_constants(query, plan), "L": L, "L_PADDED": padded(L)},
+        constants={**_constants(query, plan), "L_PADDED": padded_size(L)},
         num_warps=_num_warps(query),
     )
-    yield combine_splits_launch(partials, plan, mixed, padded(plan.shape.value_width))
+    yield combine_splits_launch(partials, plan, mixed, padded_size(plan.shape.value_width))
 
 
 def _arguments(query: Tensor, cache: Tensor, plan: AttentionPlan, scale: float) -> dict[str, Argument]:
@@ -98,7 +98,7 @@ def _constants(query: Tensor, plan: AttentionPlan) -> dict[str, int]:
         "R": plan.shape.num_queries_per_key,
         "G": plan.shape.num_key_heads,
         "P": P,
-        "P_PADDED": max(16, padded(P)),
+        "P_PADDED": max(16, padded_size(P)),
         "BLOCK_SIZE": plan.block_size,
         "BLOCK_N": 64 if query.itemsize == 2 else 32,
     }
@@ -157,7 +157,7 @@ def walk_grouped_kernel(
     tl.store(mixed_ptrs, result, mask=is_own[:, None] & (columns < P)[None, :])
 
 
-@triton.jit(do_not_specialize=["table_width", "num_splits"])
+@triton.jit(do_not_specialize=["table_width", "num_splits", "L"])
 def grouped_pieces_kernel(
     query_ptr: tl.tensor,
     cache_ptr: tl.tensor,
@@ -169,13 +169,13 @@ def grouped_pieces_kernel(
     totals_ptr: tl.tensor,
     partials_ptr: tl.tensor,
     num_splits: int,
+    L: int,
     R: tl.constexpr,
     G: tl.constexpr,
     P: tl.constexpr,
     P_PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    L: tl.constexpr,
     L_PADDED: tl.constexpr,
 ) -> None:
     """What walk_grouped_kernel folds, by itself for each split s: tops[r, s], totals[r, s], partials[r, s].

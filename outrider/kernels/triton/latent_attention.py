@@ -1,7 +1,6 @@
 """Absorbed multi-head latent attention: every head reads the same cached row, both as key and as value.
 
-Two programs share a tile: each finds all scores, and mixes half of the values' width. So the sums of a split
-and those of the splits before it fit the registers of one program.
+Two programs share a tile, each for half of the values' width: see latent_split.py.
 """
 
 import math
@@ -16,22 +15,18 @@ from outrider.kernels.triton.attention_plan import AttentionPlan
 from outrider.kernels.triton.attention_splits import (
     FIELDS,
     ROWS,
-    SPLIT,
     Partials,
     combine_splits_launch,
     find_tile,
     fold,
-    load_columns,
-    padded,
     pieces_before,
-    soften,
     tile_rows,
     tile_splits,
-    token_rows,
     walks_splits,
 )
+from outrider.kernels.triton.latent_split import load_queries, mix_split
 from outrider.kernels.triton.launch import Argument, Launch
-from outrider.kernels.triton.tiles import NUM_PROCESSORS
+from outrider.kernels.triton.tiles import NUM_PROCESSORS, padded_size
 
 
 def latent_attention(
@@ -82,8 +77,9 @@ def pieced_launches(
             "totals_ptr": partials.totals,
             "partials_ptr": partials.mixed,
             "num_splits": plan.num_splits,
+            "L": L,
         },
-        constants={**constants, "L": L, "L_PADDED": padded(L)},
+        constants={**constants, "L_PADDED": padded_size(L)},
         num_warps=8,
         # On Hopper the second four warps would compute the scores again: a product takes 64 rows of four.
         num_warps_on={90: 4},
@@ -112,8 +108,8 @@ def _constants(latent: Tensor, turned: Tensor, plan: AttentionPlan) -> dict[str,
         "H": H,
         "C": C,
         "P": P,
-        "HALF": max(16, padded(C) // 2),
-        "P_PADDED": max(16, padded(P)),
+        "HALF": max(16, padded_size(C) // 2),
+        "P_PADDED": max(16, padded_size(P)),
         "BLOCK_SIZE": plan.block_size,
         "BLOCK_N": 64 if latent.itemsize == 2 else 32,
     }
@@ -168,7 +164,7 @@ def walk_latent_kernel(
     tl.store(mixed_ptrs, result, mask=is_own[:, None] & (columns < C)[None, :])
 
 
-@triton.jit(do_not_specialize=["table_width", "num_splits"])
+@triton.jit(do_not_specialize=["table_width", "num_splits", "L"])
 def latent_pieces_kernel(
     latent_ptr: tl.tensor,
     turned_ptr: tl.tensor,
@@ -181,6 +177,7 @@ def latent_pieces_kernel(
     totals_ptr: tl.tensor,
     partials_ptr: tl.tensor,
     num_splits: int,
+    L: int,
     H: tl.constexpr,
     C: tl.constexpr,
     P: tl.constexpr,
@@ -188,7 +185,6 @@ def latent_pieces_kernel(
     P_PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    L: tl.constexpr,
     L_PADDED: tl.constexpr,
 ) -> None:
     """What walk_latent_kernel folds, by itself for each split s: tops[r, s, half], totals, partials[r, s].
@@ -215,63 +211,3 @@ def latent_pieces_kernel(
         columns = half * HALF + tl.arange(0, HALF)
         partials_ptrs = partials_ptr + place[:, None] * C + columns[None, :]
         tl.store(partials_ptrs, mixed, mask=is_own[:, None] & (columns < C)[None, :])
-
-
-@triton.jit
-def load_queries(
-    latent_ptr: tl.tensor,
-    turned_ptr: tl.tensor,
-    row: tl.tensor,
-    half: tl.tensor,
-    C: tl.constexpr,
-    P: tl.constexpr,
-    HALF: tl.constexpr,
-    P_PADDED: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """The rows' own half of the latents, the other half, and the turned parts."""
-    columns = tl.arange(0, HALF)
-    latents = latent_ptr + row.to(tl.int64) * C
-    own = load_columns(latents, half * HALF + columns, C, 2 * HALF)
-    other = load_columns(latents, (1 - half) * HALF + columns, C, 2 * HALF)
-    return own, other, load_columns(turned_ptr + row.to(tl.int64) * P, tl.arange(0, P_PADDED), P, P_PADDED)
-
-
-@triton.jit
-def mix_split(
-    own: tl.tensor,
-    other: tl.tensor,
-    turned: tl.tensor,
-    position: tl.tensor,
-    half: tl.tensor,
-    cache_ptr: tl.tensor,
-    blocks_ptr: tl.tensor,
-    split: tl.tensor,
-    num_context: tl.tensor,
-    scale: float,
-    C: tl.constexpr,
-    P: tl.constexpr,
-    HALF: tl.constexpr,
-    P_PADDED: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Maximum, sum and mixture of one split for every row of a tile."""
-    top = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    mixed = tl.zeros([ROWS, HALF], tl.float32)
-    columns = tl.arange(0, HALF)
-    end = tl.minimum(split * SPLIT + SPLIT, num_context)
-    # Without these two options there are more copies of tiles, and more registers, than a program may have.
-    for first in tl.range(split * SPLIT, end, BLOCK_N, disallow_acc_multi_buffer=True, disable_licm=True):
-        tokens = first + tl.arange(0, BLOCK_N)
-        rows = cache_ptr + token_rows(blocks_ptr, tokens, end, C + P, BLOCK_SIZE)
-        values = load_columns(rows, half * HALF + columns, C, 2 * HALF)
-        others = load_columns(rows, (1 - half) * HALF + columns, C, 2 * HALF)
-        keys = load_columns(rows + C, tl.arange(0, P_PADDED), P, P_PADDED)
-        scores = tl.dot(own, tl.trans(values), input_precision="ieee")
-        scores = tl.dot(other, tl.trans(others), scores, input_precision="ieee")
-        scores = tl.dot(turned, tl.trans(keys), scores, input_precision="ieee")
-        visible = tokens[None, :] <= position[:, None]
-        weights, factor, top, total = soften(scores, visible, top, total, scale)
-        mixed = tl.dot(weights.to(values.dtype), values, mixed * factor[:, None], input_precision="ieee")
-    return top, total, mixed

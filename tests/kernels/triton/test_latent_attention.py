@@ -168,6 +168,11 @@ def test_few_tokens_take_a_program_for_each_split_and_many_walk_them():
     assert [launch.kernel for launch in meta_launches(1024, 10_240)] == [walk_latent_kernel]
 
 
+def test_the_number_of_tiles_is_no_constant_that_a_kernel_is_compiled_for():
+    some, more = meta_launches(80, 10_240), meta_launches(88, 10_240)
+    assert [launch.constants for launch in some] == [launch.constants for launch in more]
+
+
 def test_partial_results_are_bounded():
     assert [launch.kernel for launch in meta_launches(128, 1 << 20)] == [walk_latent_kernel]
 

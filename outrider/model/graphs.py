@@ -23,7 +23,7 @@ from outrider.model.transfer import StaticCopy, tensors_of, with_tensors
 from outrider.model.transformer import Transformer
 
 MAX_ROWS_PER_SEQUENCE = 16
-"""What buckets are made for: decoding and verification. A chunk of a prompt takes one of more sequences."""
+"""What buckets are made for, on average: decoding and verification. Chunks of prompts go as they are."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -41,8 +41,10 @@ class Bucket:
 
     def holds(self, batch: ForwardBatch) -> bool:
         """Whether it is for such a batch."""
-        num_rows = len(batch.token_ids)
-        return self.min_num_rows <= num_rows <= self.num_rows and len(batch.spans) <= self.num_sequences
+        num_rows, num_sequences = len(batch.token_ids), len(batch.spans)
+        if num_sequences > self.num_sequences or num_rows > num_sequences * MAX_ROWS_PER_SEQUENCE:
+            return False
+        return self.min_num_rows <= num_rows <= self.num_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +91,16 @@ class StepRunner:
         self._results: ForwardResult | None = None
 
     def warm_up(self, max_num_rows: int) -> None:
-        """Runs steps of the most rows, all with logits: kernels are compiled, and their memory is there.
+        """Runs steps as they are, all with logits: kernels are compiled, and the largest's memory is there.
 
-        Two of them, since kernels are compiled anew for numbers that 16 does not divide.
+        Of each size that graphs have and their steps may not, two: kernels are compiled anew for numbers that
+        16 does not divide.
         """
-        for num_rows in (max_num_rows, max(1, max_num_rows - 1)):
-            batch = replace(self._spare_batch(num_rows), logit_rows=torch.arange(num_rows))
-            self.model.forward(batch, self.kv_cache)
+        sizes = {bucket.num_rows for bucket in self._buckets if bucket.num_rows > MAX_ROWS_PER_SEQUENCE}
+        for size in sorted({max_num_rows, *sizes}, reverse=True):
+            for num_rows in (size, max(1, size - 1)):
+                batch = replace(self._spare_batch(num_rows), logit_rows=torch.arange(num_rows))
+                self.model.forward(batch, self.kv_cache)
 
     @torch.inference_mode()
     def record(self, report: Callable[[int, int], None]) -> None:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from outrider.kernels.triton.launch import Launch
-from outrider.model.graphs import make_buckets
+from outrider.model.batch import ForwardBatch, Span
+from outrider.model.graphs import Bucket, make_buckets
 from outrider.model.transformer import Transformer
 from tests.unit.model.random_models import VOCAB_SIZE, interpreted_config, llama_config, write_checkpoint
 from tests.unit.model.sequences import BLOCK_SIZE, Driver, Sequence
@@ -64,6 +65,20 @@ def test_there_is_a_bucket_for_every_pair_that_steps_can_have():
 def test_a_bucket_is_exact_where_every_smaller_step_has_one_of_its_own():
     buckets = make_buckets((1,), (4, 1, 2), max_num_rows=8)
     assert [(bucket.num_rows, bucket.is_exact) for bucket in buckets] == [(1, True), (2, True), (4, False)]
+
+
+def batch_of(*num_rows: int) -> ForwardBatch:
+    rows = torch.arange(sum(num_rows))
+    spans = [Span(first_row=0, num_rows=num, num_context=num, block_ids=[0]) for num in num_rows]
+    return ForwardBatch(token_ids=rows, positions=rows, slots=rows, spans=tuple(spans), logit_rows=rows)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "expected"), [((16,), True), ((17,), False), ((17, 15), True), ((31, 2), False)]
+)
+def test_a_bucket_is_not_for_chunks_of_prompts(num_rows, expected):
+    bucket = Bucket(num_rows=64, num_sequences=4, min_num_rows=1)
+    assert bucket.holds(batch_of(*num_rows)) is expected
 
 
 @pytest.mark.parametrize(

@@ -69,3 +69,9 @@ def test_importing_outrider_needs_grpc_and_protobuf_only() -> None:
     heavy = "{'torch', 'numpy', 'structlog', 'opentelemetry', 'prometheus_client', 'jinja2', 'starlette'}"
     program = f"import sys, outrider, outrider.cli; print(sorted({heavy} & set(sys.modules)))"
     assert output_of(program) == "[]"
+
+
+def test_the_library_has_its_clients_and_names_them_without_importing_them() -> None:
+    named = "{'AsyncClient', 'Client', 'client'} <= {*dir(outrider)}"
+    assert output_of(f"import sys, outrider; print({named}, 'grpc' in sys.modules)") == "True False"
+    assert output_of("import outrider; print(outrider.client.Client is outrider.Client)") == "True"

@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_check [--part NAME ...] [--tiny]
 
-It needs this repository, torch, numpy and Triton, and for the slice of a model safetensors. Each part is a
+It needs this repository, torch, numpy, safetensors and Triton. Each part is a
 process of its own: one that fails, hangs or breaks the device is reported and hides no other. Prints every
 figure, with PASS or MISS where there is a target, and writes docs/results/gpu_<card>.json. --tiny runs the
 same code in Triton's interpreter, without a GPU: its figures mean nothing and are not kept.
@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from time import perf_counter
+from typing import Any
 
 from benchmarks import results
 from benchmarks.gpu.finding import Finding, table
@@ -50,10 +51,16 @@ def main() -> int:
     if arguments.inside:
         run_inside(arguments.inside, is_tiny=arguments.tiny)
         return 0
-    findings = [f for part in arguments.part or PARTS for f in run(part, is_tiny=arguments.tiny)]
-    print(table(findings))
     if not arguments.tiny:
-        keep(findings)
+        from benchmarks.gpu.bench import require_gpu
+
+        require_gpu()
+    findings: list[Finding] = []
+    for part in arguments.part or PARTS:
+        findings += run(part, is_tiny=arguments.tiny)
+        if not arguments.tiny:
+            keep(findings)
+    print(table(findings))
     return 1 if any(finding.is_reached is False for finding in findings) else 0
 
 
@@ -66,7 +73,10 @@ def run(part: str, *, is_tiny: bool) -> Iterator[Finding]:
         timer.start()
         assert process.stdout is not None
         for text in process.stdout:
-            finding = Finding.from_line(text)
+            finding = parsed(text)
+            if finding is None:
+                print(f"{part}: not a finding: {text.rstrip()}", flush=True)
+                continue
             print(f"{finding.part}: {finding.name}: {finding.value:.4g} {finding.unit}", flush=True)
             yield finding
         status = process.wait()
@@ -74,6 +84,14 @@ def run(part: str, *, is_tiny: bool) -> Iterator[Finding]:
     took = perf_counter() - start
     name = "finished" if status == 0 else f"ended with status {status}"
     yield Finding(part=part, name=name, value=took, unit="s", target="all of it", is_reached=status == 0)
+
+
+def parsed(line: str) -> Finding | None:
+    """Returns the finding on a line; None on what a library printed, or a process cut short."""
+    try:
+        return Finding.from_line(line)
+    except (ValueError, TypeError):
+        return None
 
 
 def run_inside(part: str, *, is_tiny: bool) -> None:
@@ -86,13 +104,21 @@ def run_inside(part: str, *, is_tiny: bool) -> None:
 
 
 def keep(findings: Sequence[Finding]) -> None:
-    """Writes the findings under the card's name."""
+    """Writes the findings under the card's name, over those of the same parts before."""
     import torch
 
     card = torch.cuda.get_device_name()
     name = re.sub(r"\W+", "_", card.lower().removeprefix("nvidia ")).strip("_")
     where = f"{card}, torch {version('torch')}, triton {version('triton')}"
-    results.save(f"gpu_{name}", [finding.as_row() for finding in findings], machine=where)
+    before = results.load(f"gpu_{name}")
+    results.save(f"gpu_{name}", merged(before.rows if before else (), findings), machine=where)
+
+
+def merged(rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
+    """Returns rows with all of a part's replaced where the part was run again, in the order of PARTS."""
+    again = {finding.part for finding in findings}
+    kept = [row for row in rows if row["part"] in PARTS.keys() - again]
+    return sorted([*kept, *(f.as_row() for f in findings)], key=lambda row: list(PARTS).index(row["part"]))
 
 
 if __name__ == "__main__":

@@ -60,8 +60,8 @@ It makes {num_launches:,} launches, counted by running the network's code on ten
 
 NOT_MEASURED = """\
 No GPU was to be had, so no figure on this page was measured on one. `python -m benchmarks.gpu_check` checks
-every kernel against torch and measures it, in under eight minutes, with this repository, torch and Triton;
-it writes `docs/results/gpu_<card>.json`, of which this section is then made."""
+every kernel against torch and measures it, in under eight minutes, with this repository and its
+extras `model` and `gpu`; it writes `docs/results/gpu_<card>.json`, of which this section is then made."""
 
 
 def main() -> None:

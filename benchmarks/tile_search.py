@@ -17,6 +17,7 @@ from benchmarks import published
 from benchmarks.aot.case import FEW_TOKENS, Setting, settings
 from benchmarks.aot.compiled import compile_launch
 from benchmarks.aot.product_cases import linear_shapes
+from benchmarks.gpu.bench import require_gpu
 from benchmarks.gpu.stopwatch import Run, seconds
 from outrider.kernels.triton.fp8_product import fp8_product_launch
 from outrider.kernels.triton.launch import Launch
@@ -46,7 +47,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--dtype", choices=ITEMSIZES, action="append", help="all if left out")
-    for dtype in parser.parse_args().dtype or ITEMSIZES:
+    arguments = parser.parse_args()
+    require_gpu()
+    for dtype in arguments.dtype or ITEMSIZES:
         for shape in dict.fromkeys(shapes(ITEMSIZES[dtype])):
             for block_t, T in TOKENS.items():
                 tile = fastest(shape, T, block_t)

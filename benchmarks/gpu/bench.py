@@ -1,5 +1,6 @@
 """Where a part runs and at which sizes."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -31,6 +32,12 @@ TINY = {
 }
 
 
+def require_gpu() -> None:
+    """Ends the process with a line about it where there is no GPU."""
+    if not torch.cuda.is_available():
+        sys.exit("there is no GPU that torch can use")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bench:
     """A device, kernels, and a model's sizes; `is_tiny` where only the code is to be run."""
@@ -44,9 +51,7 @@ class Bench:
 
     @classmethod
     def on_gpu(cls) -> Self:
-        """Kimi K2.5 in bf16; raises RuntimeError where there is no GPU."""
-        if not torch.cuda.is_available():
-            raise RuntimeError("there is no GPU that torch can use; --tiny runs the code without one")
+        """Kimi K2.5 in bf16."""
         return cls(
             device=torch.device("cuda"),
             dtype=torch.bfloat16,

@@ -4,10 +4,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from types import ModuleType
 
 import pytest
+import torch
 
-from benchmarks import gpu_check, results
+from benchmarks import gpu_check, results, tile_search
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.finding import Finding, table
 from tests.interpreter_bf16 import repair
@@ -30,7 +32,7 @@ def test_kernels_reach_what_does_not_depend_on_time(bench: Bench, part: str) -> 
 @pytest.mark.parametrize("part", ["experts", "attention", "sampling", "model_slice"])
 def test_a_part_measures_what_it_has_targets_for(bench: Bench, part: str) -> None:
     findings = list(import_module(f"benchmarks.gpu.{part}").measure(bench))
-    assert all(finding.value > 0 for finding in findings)
+    assert all(finding.value > 0 and finding.part == part for finding in findings)
     assert part == "model_slice" or any(finding.target for finding in findings)
 
 
@@ -47,14 +49,44 @@ def test_a_part_that_does_not_end_is_stopped_and_reported(monkeypatch: pytest.Mo
     assert last.is_reached is False
 
 
-def test_without_a_gpu_a_part_says_so(capfd: pytest.CaptureFixture[str]) -> None:
-    (last,) = gpu_check.run("card", is_tiny=False)
-    assert last.is_reached is False
-    assert "there is no GPU that torch can use" in capfd.readouterr().err
+@pytest.mark.parametrize("program", [gpu_check, tile_search])
+def test_without_a_gpu_a_program_ends_with_a_line_about_it(
+    monkeypatch: pytest.MonkeyPatch, program: ModuleType
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["program"])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert ended.value.code == "there is no GPU that torch can use"
 
 
 def test_all_parts_together_end_within_eight_minutes() -> None:
     assert sum(gpu_check.PARTS.values()) < 480
+
+
+@pytest.mark.parametrize("line", ["a warning", '{"part": "ca', '{"part": "card"}', "5", ""])
+def test_a_line_that_is_no_finding_loses_none_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], line: str
+) -> None:
+    found = Finding(part="card", name="copy", value=3.0, unit="TB/s")
+    program = f"print({line!r}); print({found.line!r})"
+    popen = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda _, **options: popen([sys.executable, "-c", program], **options)
+    )
+    first, last = gpu_check.run("card", is_tiny=True)
+    assert first == found
+    assert last.name == "finished"
+    assert f"not a finding: {line}" in capfd.readouterr().out
+
+
+def test_a_part_that_is_run_again_replaces_its_own_findings_alone() -> None:
+    def found(part: str, name: str, value: float) -> Finding:
+        return Finding(part=part, name=name, value=value, unit="us")
+
+    before = [found("experts", "1 token", 1.0), found("bits", "old", 0.0), found("card", "copy", 4.0)]
+    rows = gpu_check.merged([finding.as_row() for finding in before], [found("bits", "new", 2.0)])
+    assert rows == [before[2].as_row(), found("bits", "new", 2.0).as_row(), before[0].as_row()]
 
 
 def test_a_finding_is_judged_by_its_limit() -> None:

@@ -19,6 +19,8 @@ from outrider.model.config import ModelConfig
 
 FEW_TOKENS, MANY_TOKENS = 8, 2048
 """Tokens of a decoding step, and of a chunk of a prompt."""
+OTHER_TOKENS = (2, 32, 64, 96)
+"""With these tokens of a step every tile is compiled that a table of them holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +87,11 @@ class Setting:
 
 
 def settings() -> Iterator[Setting]:
-    """Yields both models, whole and an eighth of them, with few tokens and many."""
+    """Yields both models, whole and an eighth of them, with few tokens, many, and numbers between them."""
     for name in published.MODELS:
         config = published.read_config(name)
         for num_ranks in (1, 8):
-            for num_tokens in (FEW_TOKENS, MANY_TOKENS):
+            for num_tokens in (FEW_TOKENS, MANY_TOKENS, *OTHER_TOKENS):
                 yield Setting(name=name, config=config, num_ranks=num_ranks, num_tokens=num_tokens)
 
 

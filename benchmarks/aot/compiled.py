@@ -39,7 +39,7 @@ class Compiled:
     """One kernel compiled for one architecture."""
 
     registers: int
-    spills: int  # bytes stored and loaded
+    spills: int  # bytes that the code's moves to and from local memory have together
     shared_bytes: int
     tensor_memory: int  # columns of Blackwell's memory for accumulators
     instructions: Counter[str]  # of MATRIX_INSTRUCTIONS and COPY_INSTRUCTIONS, by name
@@ -106,7 +106,7 @@ def _type(value: Argument) -> str:
 
 
 def _spilled_bytes(sass: str) -> int:
-    """Bytes that one thread keeps in local memory, counted by the instructions that move them."""
+    """What `spills` says, of one thread: an instruction counts once, however often it runs."""
     widths = re.findall(r"\b(?:LDL|STL)(?:\.\w+)*?(?:\.(64|128))?\s", sass)
     return sum(int(width or 32) // 8 for width in widths)
 

@@ -8,7 +8,7 @@ from functools import cache
 from multiprocessing import get_context
 from typing import Any, Self
 
-from benchmarks.aot.case import Case
+from benchmarks.aot.case import MANY_TOKENS, Case
 from benchmarks.aot.cases import all_cases
 from benchmarks.aot.compiled import Compiled, compile_launch, launch_key
 
@@ -101,8 +101,8 @@ def first_of_each(cases: Mapping[int, Case]) -> dict[int, Case]:
     """Returns a case of each kernel and type of weight; of products one with few tokens and one with many."""
     firsts: dict[tuple[object, ...], int] = {}
     for number, case in cases.items():
-        num_tokens = case.shape["num_tokens"] if case.is_product else 0
-        firsts.setdefault((case.kernel, case.dtype, num_tokens), number)
+        is_many = case.is_product and case.shape["num_tokens"] == MANY_TOKENS
+        firsts.setdefault((case.kernel, case.dtype, is_many), number)
     return {number: cases[number] for number in firsts.values()}
 
 

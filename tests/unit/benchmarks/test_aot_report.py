@@ -60,9 +60,11 @@ def case(kernel: str, num_tokens: int, *, is_product: bool) -> Case:
 
 def test_few_cases_are_one_of_each_kernel_and_of_products_one_with_many_tokens() -> None:
     cases = [
-        case(kernel, tokens, is_product=kernel == "mla") for kernel in ("mla", "gate") for tokens in (8, 2048)
+        case(kernel, tokens, is_product=kernel == "mla")
+        for kernel in ("mla", "gate")
+        for tokens in (8, 2048, 32)
     ]
-    assert list(first_of_each(dict(enumerate(cases)))) == [0, 1, 2]
+    assert list(first_of_each(dict(enumerate(cases)))) == [0, 1, 3]
 
 
 def test_cases_that_are_not_recorded_and_records_without_a_case_are_named() -> None:

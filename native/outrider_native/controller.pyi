@@ -1,7 +1,8 @@
 """Judges drafts: what they are worth, whom to ask for them, how many tokens to verify.
 
 An offer is any object with a `source` of SOURCES, `confidences`, one per token, a `match_length` and a
-`phase` of PHASES. Names that are of neither raise ValueError.
+`phase` of PHASES. Names that are of neither raise ValueError, and so do numbers that cannot be: what is not
+finite, seconds below 0, more tokens accepted than verified.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -117,7 +118,8 @@ class Asking:
     seldom share their messages, and which step asks is given by what happened before, not by chance.
 
     Questions that are not known to pay are paid for out of an account that a small part of all time flows
-    into: however many sequences come and go, trying sources costs no more than that.
+    into: however many sequences come and go, trying sources costs no more than that. A full account pays for
+    a question at any price, and what it took beyond that is owed: so a source that was slow is asked again.
     """
 
     def __init__(self, *, shares_cores: bool) -> None: ...
@@ -159,7 +161,10 @@ class Asking:
         """Credits a step, and forgets what was promised to questions that it did not ask."""
 
     def note_answer(self, source: str, *, num_drafts: float, compute_seconds: float) -> None:
-        """Follows what a draft of a source takes to make."""
+        """Follows what a draft of a source takes to make.
+
+        A held up answer counts for little; if answers stay slow, that is learnt within some tens of them.
+        """
 
     def note_overhead(self, seconds: float, num_questions: int) -> None:
         """Learns from the time between two steps, waiting left out, what questions add to it."""

@@ -3,7 +3,7 @@
 
 namespace outrider::controller {
 
-// Seconds to spend: at first so many steps' worth, and never more than that.
+// Seconds to spend: at first so many steps' worth, and never more than that; below 0 what is owed.
 class Account {
   public:
     Account(double share_of_time, double max_num_steps)
@@ -14,6 +14,7 @@ class Account {
     // Takes seconds out, or, where they are negative, gives them back.
     void spend(double seconds) { seconds_ -= seconds; }
     double seconds() const { return seconds_; }
+    double most_seconds() const { return max_num_steps_ * step_seconds_; }
 
   private:
     double share_of_time_;

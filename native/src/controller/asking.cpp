@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "checks.h"
+
 namespace outrider::controller {
 
 namespace {
@@ -17,13 +19,15 @@ constexpr double RECORD_SHARE = 1.0 / 8;
 constexpr double NUM_OTHERS = 2, MOST_OWN = 0.9;
 constexpr double SOURCE_SHARE = 1.0 / 64;
 constexpr double COMPUTE_SHARE = 1.0 / 16;
+// An answer counts for no more than this many seconds, and for HELD_UP times the mean or this if that is less.
+constexpr double MAX_ANSWER_SECONDS = 100, LEAST_ANSWER_SECONDS = 1e-4;
 constexpr int MAX_INTERVAL = 32;
 // Where a sequence begins with a source that has not been paying.
 constexpr int DOUBTFUL_INTERVAL = 8;
 // The scheduler's own work on one question more and its answer, until it is measured, and the most it can be.
 constexpr double OWN_SECONDS = 1e-4, MAX_OWN_SECONDS = 1e-3;
 constexpr double OWN_SHARE = 1.0 / 32;
-// A step between which and the one before this many times more than usual passed was held up.
+// A step between which and the one before this many times more than usual passed was held up; so was an answer.
 constexpr double HELD_UP = 4;
 // Where processes share cores, sending, reading and indexing a question's tokens take about so often as much.
 constexpr double MESSAGE_FACTOR = 3;
@@ -34,6 +38,8 @@ constexpr double MAX_NUM_RESTORED = 32;
 // Questions that are not known to pay take no more than this part of the time, and at once no more than so many
 // steps.
 constexpr double SHARE_OF_TIME = 0.01, MAX_NUM_STEPS = 8;
+// So much of what the account can hold pays for any question, however dear, until it is known what it took.
+constexpr double ENOUGH = 0.75;
 // A source's drafts that are not verified count against it once it is trusted so far.
 constexpr double TRUSTED = 0.5;
 
@@ -66,7 +72,7 @@ void Asking::ask(Record& record, SourceSet sources) {
         SourceRecord& one = known(record, source);
         if (one.is_open) settle(record, source, 0);
         one.is_open = true;
-        if (!pays(one, source)) account_.spend(seconds_of(source));
+        if (!pays(one, source)) lay_down(source);
     }
 }
 
@@ -82,6 +88,7 @@ void Asking::note_unverified(Record& record, std::size_t source, double trust) {
 
 void Asking::note_verified(Record& record, std::size_t source, std::size_t num_verified, std::size_t num_accepted,
                            double price_per_draft_token) {
+    check_finite(price_per_draft_token, "price_per_draft_token");
     known(record, source).note(num_accepted, num_observed(num_verified, num_accepted));
     const double price = static_cast<double>(num_verified) * price_per_draft_token;
     settle(record, source, static_cast<double>(num_accepted) - price);
@@ -135,17 +142,24 @@ bool Asking::beats(Record& record, std::size_t source, std::size_t other, const 
 }
 
 void Asking::earn(double step_seconds) {
+    check_not_negative(step_seconds, "step_seconds");
     account_.earn(step_seconds);
     promised_ = 0;
 }
 
 void Asking::note_answer(std::size_t source, double num_drafts, double compute_seconds) {
-    if (num_drafts <= 0 || compute_seconds < 0) return;
+    check_not_negative(num_drafts, "num_drafts");
+    check_not_negative(compute_seconds, "compute_seconds");
+    if (num_drafts == 0) return;
     double& mean = means_[source].compute_seconds;
-    mean += COMPUTE_SHARE * (compute_seconds / num_drafts - mean);
+    const double most = std::min(HELD_UP * std::max(mean, LEAST_ANSWER_SECONDS), MAX_ANSWER_SECONDS);
+    const double seconds = std::min(compute_seconds / num_drafts, most);
+    mean += COMPUTE_SHARE * (seconds - mean);
+    settle_up(source, num_drafts, seconds);
 }
 
 void Asking::note_overhead(double seconds, std::size_t num_questions) {
+    check_finite(seconds, "seconds");
     if (num_questions == 0) {
         const double plain = plain_overhead_.value_or(seconds);
         plain_overhead_ = plain + OWN_SHARE * (std::min(seconds, HELD_UP * plain) - plain);
@@ -156,15 +170,20 @@ void Asking::note_overhead(double seconds, std::size_t num_questions) {
 }
 
 void Asking::set_token_seconds(double token_seconds) {
+    check(token_seconds >= 0, "token_seconds must not be negative, is " + std::to_string(token_seconds));
     for (std::size_t source = 0; source < NUM_SOURCES; ++source) {
-        means_[source].price = seconds_of(source) / token_seconds;
+        means_[source].price = seconds_of(means_[source].compute_seconds) / token_seconds;
     }
 }
 
 void Asking::restore(std::size_t source, double yield, double compute_seconds, double num_settled, double decay) {
+    check_finite(yield, "mean_yield");
+    check_not_negative(compute_seconds, "compute_seconds");
+    check_not_negative(num_settled, "num_settled");
+    check_part(decay, "decay");
     SourceMean& mean = means_[source];
     mean.yield = decay * yield + (1 - decay) * HOPED_YIELD;
-    mean.compute_seconds = compute_seconds;
+    mean.compute_seconds = decay * compute_seconds + (1 - decay) * UNKNOWN_SECONDS[source];
     mean.num_settled = static_cast<std::uint64_t>(std::nearbyint(decay * std::min(num_settled, MAX_NUM_RESTORED)));
 }
 
@@ -185,18 +204,42 @@ double Asking::expected(const SourceRecord& known, std::size_t source) const {
     return weight * known.mean_yield + (1 - weight) * means_[source].yield;
 }
 
-// Whether the account can pay for one question more in the coming step.
+// Whether the account can pay for one question more in the coming step; before the first step it pays for none.
 bool Asking::promise(std::size_t source) {
-    const double promised = promised_ + seconds_of(source);
-    if (promised > account_.seconds()) return false;
+    const double promised = promised_ + enough_for(source);
+    if (promised >= account_.seconds()) return false;
     promised_ = promised;
     return true;
 }
 
-// The time that a question takes from the sequences that run.
-double Asking::seconds_of(std::size_t source) const {
-    if (!shares_cores_) return own_seconds_;
-    return MESSAGE_FACTOR * own_seconds_ + means_[source].compute_seconds;
+// What the account must hold for a question.
+double Asking::enough_for(std::size_t source) const {
+    return std::min(seconds_of(means_[source].compute_seconds), ENOUGH * account_.most_seconds());
+}
+
+// Pays for a question what it is expected to take.
+void Asking::lay_down(std::size_t source) {
+    LaidDown& laid_down = laid_down_[source];
+    const double seconds = enough_for(source);
+    account_.spend(seconds);
+    laid_down.seconds += seconds;
+    ++laid_down.num_questions;
+}
+
+// Pays what so many questions took beyond what was laid down, or takes back what was too much.
+void Asking::settle_up(std::size_t source, double num_drafts, double compute_seconds) {
+    LaidDown& laid_down = laid_down_[source];
+    const double count = std::min(num_drafts, laid_down.num_questions);
+    if (count == 0) return;
+    const double seconds = laid_down.seconds * count / laid_down.num_questions;
+    account_.spend(count * seconds_of(compute_seconds) - seconds);
+    laid_down.seconds -= seconds;
+    laid_down.num_questions -= count;
+}
+
+// The time that a question whose draft takes so long to make takes from the sequences that run.
+double Asking::seconds_of(double compute_seconds) const {
+    return shares_cores_ ? MESSAGE_FACTOR * own_seconds_ + compute_seconds : own_seconds_;
 }
 
 }  // namespace outrider::controller

@@ -19,13 +19,20 @@ struct SourceMean {
     double price = 0;  // of a question, in tokens
 };
 
+// What was paid for questions before it is known what they took.
+struct LaidDown {
+    double seconds = 0;
+    double num_questions = 0;
+};
+
 // Keeps the yield of each source, for each sequence and over all, against the price of its questions.
 //
 // Steps are numbered, and an interval of n asks in the steps that n divides: so the questions that are asked
 // seldom share their messages, and which step asks is given by what happened before, not by chance.
 //
 // Questions that are not known to pay are paid for out of an account that a small part of all time flows into:
-// however many sequences come and go, trying sources costs no more than that.
+// however many sequences come and go, trying sources costs no more than that. A full account pays for a question at
+// any price, and what it took beyond that is owed: so a source that was slow is asked again, the slower the later.
 class Asking {
   public:
     explicit Asking(bool shares_cores);
@@ -55,7 +62,8 @@ class Asking {
 
     // Credits a step, and forgets what was promised to questions that it did not ask.
     void earn(double step_seconds);
-    // Follows what a draft of a source takes to make.
+    // Follows what a draft of a source takes to make. A held up answer counts for little; if answers stay slow, that is
+    // learnt within some tens of them.
     void note_answer(std::size_t source, double num_drafts, double compute_seconds);
     // Learns from the time between two steps, waiting left out, what questions add to it.
     void note_overhead(double seconds, std::size_t num_questions);
@@ -71,13 +79,17 @@ class Asking {
     bool pays(const SourceRecord& known, std::size_t source) const;
     double expected(const SourceRecord& known, std::size_t source) const;
     bool promise(std::size_t source);
-    double seconds_of(std::size_t source) const;
+    double enough_for(std::size_t source) const;
+    void lay_down(std::size_t source);
+    void settle_up(std::size_t source, double num_drafts, double compute_seconds);
+    double seconds_of(double compute_seconds) const;
 
     bool shares_cores_;
     std::array<SourceMean, NUM_SOURCES> means_;
     double own_seconds_;
     std::optional<double> plain_overhead_;  // between steps that asked nothing
     Account account_;
+    std::array<LaidDown, NUM_SOURCES> laid_down_;
     double promised_ = 0;  // of the account, to questions of the coming step
 };
 

@@ -49,7 +49,7 @@ void note(Calibration& self, py::handle outcomes, bool at_once) {
     for (std::size_t at = 0; at < items.size(); ++at) {
         is_any_new = is_any_new || self.of(source_of_offer(Items(items[at])[1])).is_new();
     }
-    self.note(outcomes_of(outcomes, self.next_turn(items.size(), is_any_new)), at_once);
+    self.note(outcomes_of(outcomes, self.next_turn(items.size(), is_any_new)).list, at_once);
 }
 
 py::list due(Asking& self, py::handle records, py::handle available, std::uint64_t step_number) {
@@ -108,7 +108,8 @@ void note_outcomes(Asking& self, py::handle outcomes, double price_per_draft_tok
     RecordReader record_of;
     for (std::size_t at = 0; at < items.size(); ++at) {
         const Items fields(items[at]);
-        self.note_verified(record_of(fields[0]), source_of_offer(fields[1]), count_of(fields[2]), count_of(fields[3]),
+        const Counts counts(fields[2], fields[3]);
+        self.note_verified(record_of(fields[0]), source_of_offer(fields[1]), counts.num_verified, counts.num_accepted,
                            price_per_draft_token);
     }
 }
@@ -119,7 +120,8 @@ std::vector<std::size_t> best_offers_of(py::handle choices, const Calibration& c
     bool is_choice = false;
     for (std::size_t at = 0; at < items.size(); ++at) is_choice = is_choice || Items(Items(items[at])[1]).size() > 1;
     if (!is_choice) return std::vector<std::size_t>(items.size());
-    return best_offers(choices_of(choices), calibration, asking, step_number);
+    const auto read = choices_of(choices);
+    return best_offers(read.list, calibration, asking, step_number);
 }
 
 std::size_t decide_of(double num_base_tokens, const Doubles& total, const Doubles& believed, const Doubles& seconds,

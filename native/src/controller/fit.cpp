@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "checks.h"
+
 namespace outrider::controller {
 
 namespace {
@@ -85,6 +87,13 @@ void Fit::learn(const std::vector<Token>& tokens) {
 }
 
 void Fit::restore(const Terms& weights, const Matrix& precision, double brier, double num_observed, double decay) {
+    for (const double weight : weights) check_finite(weight, "weights");
+    for (const Terms& row : precision) {
+        for (const double value : row) check_finite(value, "precision");
+    }
+    check_part(brier, "brier");
+    check_not_negative(num_observed, "num_observed");
+    check_part(decay, "decay");
     const double kept = decay * std::min(1.0, MAX_NUM_RESTORED / std::max(num_observed, 1.0));
     weights_ = weights;
     for (std::size_t row = 0; row < NUM_TERMS; ++row) {

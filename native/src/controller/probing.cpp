@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "checks.h"
+
 namespace outrider::controller {
 
 namespace {
@@ -19,11 +21,14 @@ constexpr std::size_t MAX_SIZE = 64;
 Probing::Probing() : account_(SHARE_OF_TIME, MAX_NUM_STEPS), interval_(LEAST_INTERVAL) {}
 
 void Probing::earn(double seconds) {
+    check_not_negative(seconds, "seconds");
     account_.earn(seconds);
     ++num_steps_since_;
 }
 
 void Probing::settle(double seconds, double num_output_tokens) {
+    check_not_negative(seconds, "seconds");
+    check_not_negative(num_output_tokens, "num_output_tokens");
     if (laid_down_ == 0) return;
     const double loss = seconds - token_seconds_ * num_output_tokens;
     account_.spend(std::min(loss, 2 * laid_down_) - laid_down_);

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <string>
 
+#include "checks.h"
+
 namespace py = pybind11;
 
 namespace outrider::controller {
@@ -63,29 +65,31 @@ Draft draft_of(Record& record, py::handle offer, std::size_t max_num_tokens) {
 }
 
 // Reads (record, ...) items, all or those whose turn it is, with `read(record, fields)`.
-template <typename Value, typename Read>
-std::vector<Value> read_all(py::handle list, Read read, Turn turn = {0, 1}) {
+template <typename Value, typename Reader>
+Read<Value> read_all(py::handle list, Reader read, Turn turn = {0, 1}) {
     const Items items(list);
     RecordReader record_of;
-    std::vector<Value> values;
-    values.reserve(items.size());
+    Read<Value> result;
+    result.records.reserve(items.size());
+    result.list.reserve(items.size());
     for (std::size_t at = turn.first; at < items.size(); at += turn.every) {
         const Items fields(items[at]);
-        values.push_back(read(record_of(fields[0]), fields));
+        result.records.push_back(py::reinterpret_borrow<py::object>(fields[0]));
+        result.list.push_back(read(record_of(fields[0]), fields));
     }
-    return values;
+    return result;
 }
 
 }  // namespace
 
 Items::Items(py::handle object)
-    : held_(py::reinterpret_steal<py::object>(PySequence_Fast(object.ptr(), "not a sequence"))) {
+    : held_(py::reinterpret_steal<py::object>(PySequence_Tuple(object.ptr()))) {
     if (!held_) throw py::error_already_set();
 }
 
 py::handle Items::operator[](std::size_t at) const {
     if (at >= size()) throw py::value_error("a tuple is too short");
-    return PySequence_Fast_GET_ITEM(held_.ptr(), static_cast<Py_ssize_t>(at));
+    return PyTuple_GET_ITEM(held_.ptr(), static_cast<Py_ssize_t>(at));
 }
 
 std::size_t source_of(py::handle name) {
@@ -118,18 +122,23 @@ Record& RecordReader::operator()(py::handle record) {
     return caster_;
 }
 
-Drafts::Drafts(const py::sequence& drafts) : owners(drafts) {
-    list = read_all<Draft>(owners, [](Record& record, const Items& fields) {
-        return draft_of(record, fields[1], count_of(fields[2]));
-    });
-}
+Drafts::Drafts(const py::sequence& drafts)
+    : Read<Draft>(read_all<Draft>(drafts, [](Record& record, const Items& fields) {
+          return draft_of(record, fields[1], count_of(fields[2]));
+      })) {}
 
 std::size_t Drafts::num_tokens() const {
     const auto add = [](std::size_t sum, const Draft& draft) { return sum + draft.confidences.size(); };
     return std::accumulate(list.begin(), list.end(), std::size_t{0}, add);
 }
 
-std::vector<std::vector<Draft>> choices_of(py::handle choices) {
+Counts::Counts(py::handle verified, py::handle accepted)
+    : num_verified(count_of(verified)), num_accepted(count_of(accepted)) {
+    check(num_accepted <= num_verified, "accepted tokens are " + std::to_string(num_accepted) + ", verified only " +
+                                            std::to_string(num_verified));
+}
+
+Read<std::vector<Draft>> choices_of(py::handle choices) {
     return read_all<std::vector<Draft>>(choices, [](Record& record, const Items& fields) {
         const Items offers(fields[1]);
         std::vector<Draft> drafts;
@@ -138,9 +147,10 @@ std::vector<std::vector<Draft>> choices_of(py::handle choices) {
     });
 }
 
-std::vector<Outcome> outcomes_of(py::handle outcomes, Turn turn) {
+Read<Outcome> outcomes_of(py::handle outcomes, Turn turn) {
     const auto read = [](Record& record, const Items& fields) {
-        return Outcome{draft_of(record, fields[1], count_of(fields[2])), count_of(fields[3])};
+        const Counts counts(fields[2], fields[3]);
+        return Outcome{draft_of(record, fields[1], counts.num_verified), counts.num_accepted};
     };
     return read_all<Outcome>(outcomes, read, turn);
 }

@@ -16,14 +16,14 @@ std::size_t source_of(pybind11::handle name);
 std::size_t phase_of(pybind11::handle name);
 SourceSet sources_of(pybind11::handle names);
 std::size_t source_of_offer(pybind11::handle offer);
-// Counts below 0 are read as 0.
+// Counts below 0 are read as 0: there may be no room for a draft.
 std::size_t count_of(pybind11::handle number);
 
-// The items of a list or tuple, held for as long as this lives. Raises TypeError for what is none.
+// The items of a list or tuple as they are now, held for as long as this lives. Raises TypeError for what is none.
 class Items {
   public:
     explicit Items(pybind11::handle object);
-    std::size_t size() const { return static_cast<std::size_t>(PySequence_Fast_GET_SIZE(held_.ptr())); }
+    std::size_t size() const { return static_cast<std::size_t>(PyTuple_GET_SIZE(held_.ptr())); }
     pybind11::handle operator[](std::size_t at) const;
 
   private:
@@ -39,19 +39,31 @@ class RecordReader {
     pybind11::detail::make_caster<Record> caster_;
 };
 
-// One draft for each of some sequences, as far as it may be verified, with the records that they hold on to.
-struct Drafts {
+// What was read, and the records that it points to, which it keeps whatever becomes of what it was read from.
+template <typename Value>
+struct Read {
+    std::vector<pybind11::object> records;
+    std::vector<Value> list;
+};
+
+// One draft for each of some sequences, as far as it may be verified.
+struct Drafts : Read<Draft> {
     // Of (record, offer, most tokens).
     explicit Drafts(const pybind11::sequence& drafts);
     std::size_t num_tokens() const;
-
-    pybind11::tuple owners;
-    std::vector<Draft> list;
 };
 
-// Of (record, offers); valid as long as the records are.
-std::vector<std::vector<Draft>> choices_of(pybind11::handle choices);
-// Of (record, offer, verified tokens, accepted tokens), those whose turn it is; valid as long as the records are.
-std::vector<Outcome> outcomes_of(pybind11::handle outcomes, Turn turn);
+// How many tokens of a draft were verified, and how many of these accepted. Raises ValueError where those are more.
+struct Counts {
+    Counts(pybind11::handle verified, pybind11::handle accepted);
+
+    std::size_t num_verified;
+    std::size_t num_accepted;
+};
+
+// Of (record, offers).
+Read<std::vector<Draft>> choices_of(pybind11::handle choices);
+// Of (record, offer, verified tokens, accepted tokens), those whose turn it is.
+Read<Outcome> outcomes_of(pybind11::handle outcomes, Turn turn);
 
 }  // namespace outrider::controller

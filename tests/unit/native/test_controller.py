@@ -1,12 +1,22 @@
 """The native part of the controller: it agrees with the reference, and refuses what it cannot read."""
 
 import gc
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from outrider_native.controller import SOURCES, Asking, Calibration, Drafts, Ranked, Record
+from outrider_native.controller import (
+    NUM_TERMS,
+    SOURCES,
+    Asking,
+    Calibration,
+    Drafts,
+    Probing,
+    Ranked,
+    Record,
+)
 
 from services.scheduler.controller import Offer
 from tests.calibration_reference import PHASES, Fit, terms_of
@@ -69,20 +79,87 @@ def test_what_a_sequence_did_of_late_counts() -> None:
     assert found == pytest.approx(fit.chances(terms_in(offer, np.log(5))))
 
 
-def test_drafts_hold_on_to_their_records() -> None:
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_drafts_hold_on_to_their_records_whatever_becomes_of_what_they_were_read_from(kind: type) -> None:
     (offer, *_) = some_offers(np.random.default_rng(3), 1)
-    several = [(Record(), offer, LENGTH) for _ in range(100)]
-    drafts, before = Drafts(several), Calibration().chances(Drafts(several))
-    del several
+    asking, calibration = Asking(shares_cores=False), Calibration()
+    several: Any = [kind((Record(), offer, LENGTH)) for _ in range(100)]
+    asking.note_outcomes([(fields[0], offer, 4, 4) for fields in several], 0.0)
+    calibration.note([(fields[0], offer, 1, 1) for fields in several], at_once=True)
+    drafts = Drafts(several)
+    before = calibration.chances(drafts)
+    for fields in several:
+        if kind is list:
+            fields.clear()
+    del several, fields
     gc.collect()
     others = [Record() for _ in range(200)]
-    assert Calibration().chances(drafts) == before
+    assert calibration.chances(drafts) == before
     assert len(others) == 200
 
 
 def broken(**changes: Any) -> Callable[[], object]:
     fields: dict[str, Any] = {"source": "suffix", "confidences": (0.5,), "match_length": 1, "phase": "text"}
     return lambda: Drafts([(Record(), Offer(**fields | changes), 4)])
+
+
+SUFFIX_OFFER = Offer(source="suffix", confidences=(0.5,) * 4, match_length=1, phase="text")
+
+
+def restored(**changes: float) -> Callable[[], object]:
+    fields = {"mean_yield": 1.0, "compute_seconds": 1e-4, "num_settled": 9.0, "decay": 1.0} | changes
+    return lambda: Asking(shares_cores=True).restore("suffix", **fields)
+
+
+def restored_fit(**changes: Any) -> Callable[[], object]:
+    fit = Calibration().of("suffix")
+    fields: dict[str, Any] = {"weights": fit.weights, "precision": fit.precision, "brier": 0.2}
+    fields |= {"num_observed": 9.0, "decay": 1.0} | changes
+    return lambda: fit.restore(**fields)
+
+
+def answered(**changes: float) -> Callable[[], object]:
+    fields = {"num_drafts": 1.0, "compute_seconds": 1e-4} | changes
+    return lambda: Asking(shares_cores=True).note_answer("suffix", **fields)
+
+
+@pytest.mark.parametrize(
+    ("read", "name"),
+    [
+        (restored(mean_yield=math.nan), "mean_yield"),
+        (restored(compute_seconds=math.inf), "compute_seconds"),
+        (restored(compute_seconds=-1), "compute_seconds"),
+        (restored(num_settled=-5), "num_settled"),
+        (restored(decay=1.5), "decay"),
+        (restored_fit(weights=[math.nan] * NUM_TERMS), "weights"),
+        (restored_fit(num_observed=-1), "num_observed"),
+        (restored_fit(decay=-0.5), "decay"),
+        (answered(num_drafts=-1), "num_drafts"),
+        (answered(compute_seconds=math.nan), "compute_seconds"),
+        (lambda: Asking(shares_cores=True).earn(math.nan), "step_seconds"),
+        (lambda: Asking(shares_cores=True).set_token_seconds(math.nan), "token_seconds"),
+        (lambda: Asking(shares_cores=True).note_overhead(math.inf, 1), "seconds"),
+        (
+            lambda: Asking(shares_cores=True).note_outcomes([(Record(), SUFFIX_OFFER, 4, 4)], math.nan),
+            "price_per_draft_token",
+        ),
+        (lambda: Asking(shares_cores=True).note_outcomes([(Record(), SUFFIX_OFFER, 2, 3)], 0.0), "accepted"),
+        (lambda: Calibration().note([(Record(), SUFFIX_OFFER, 2, 3)]), "accepted"),
+        (lambda: Probing().earn(-1), "seconds"),
+        (lambda: Probing().settle(math.nan, 1), "seconds"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_by_name(read: Callable[[], object], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        read()
+
+
+def test_more_accepted_than_verified_leaves_no_trace() -> None:
+    asking, calibration, record = Asking(shares_cores=False), Calibration(), Record()
+    with pytest.raises(ValueError, match="accepted"):
+        asking.note_outcomes([(record, SUFFIX_OFFER, 1, 4)], 0.0)
+    assert np.isfinite(calibration.chances(Drafts([(record, SUFFIX_OFFER, 4)]))).all()
+    assert asking.mean_of("suffix").num_settled == 0
 
 
 @pytest.mark.parametrize(

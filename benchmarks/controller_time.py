@@ -2,7 +2,7 @@
 
     python -m benchmarks.controller_time [--num-seqs 1 64] [--num-steps 2000]
 
-Every sequence has a draft of 8 tokens in every step, and everything is asked of the controller that the
+Every sequence has a draft of 15 tokens in every step, and everything is asked of the controller that the
 scheduler asks: whom to ask, how long to wait, which offer, how long, and what became of all of it. Prints one
 JSON line: milliseconds of processor time per step, the median and the mean (the fits come every few steps),
 by number of sequences. Target: 0.2 for 64.
@@ -17,7 +17,7 @@ import numpy as np
 
 from services.scheduler.controller import Controller, ModelFacts, Offer, Record, Settings, StepShape
 
-NUM_DRAFT_TOKENS = 8
+NUM_DRAFT_TOKENS = 15
 NUM_WARM_UP_STEPS = 200
 SOURCES = frozenset({"suffix"})
 

@@ -11,6 +11,7 @@ from outrider.params import Grammar, ReasoningLimit, SamplingParams, SequencePar
 from outrider.rpc.errors import Internal, InvalidArgument, Unimplemented
 from services.worker import sequence as sequence_module
 from services.worker.messages import Batch
+from services.worker.warm_up import largest_batch, small_batches
 from tests.groups import BLOCK_SIZE, END_TOKEN, load_stepper, prompt_of, scheduled
 from tests.unit.worker.runs import Run
 
@@ -211,5 +212,5 @@ def test_a_sequence_is_one_span_below_the_request_s(stepper, monkeypatch):
 
 
 def test_warming_up_leaves_no_sequence(stepper):
-    stepper.warm_up()
+    stepper.warm_up([*small_batches(stepper.facts), largest_batch(stepper.facts)])
     assert stepper.sequences == {}

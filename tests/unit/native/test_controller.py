@@ -88,10 +88,10 @@ def test_drafts_hold_on_to_their_records_whatever_becomes_of_what_they_were_read
     calibration.note([(fields[0], offer, 1, 1) for fields in several], at_once=True)
     drafts = Drafts(several)
     before = calibration.chances(drafts)
-    for fields in several:
+    while several:
         if kind is list:
-            fields.clear()
-    del several, fields
+            several[-1].clear()
+        several.pop()
     gc.collect()
     others = [Record() for _ in range(200)]
     assert calibration.chances(drafts) == before

@@ -15,7 +15,7 @@ from outrider.kernels.weights import INT4_GROUP
 from outrider.model.batch import ForwardBatch, Span
 from outrider.model.graphs import Bucket, StepRunner
 
-PART = "slice"
+PART = "model_slice"
 BLOCK_SIZE = 64
 NUM_LAYERS = 12
 CONTEXT = 1000

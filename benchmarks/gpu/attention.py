@@ -19,6 +19,8 @@ from outrider.model.transfer import to_device
 PART = "attention"
 BLOCK_SIZE = 64
 NUM_NEW = (1, 4, 8)
+LONGEST = 262_144
+"""A captured step has room in its table for so many tokens, whatever its contexts are."""
 LARGER_THAN_CACHE = 2**28
 MOST_OF_ONE = 1.15
 LEAST_OF_PRODUCT = 0.5
@@ -44,6 +46,13 @@ def measure(bench: Bench) -> Iterator[Finding]:
                 part = operations(bench, num_heads, context, 8) / times[8] / rate
                 name = f"{num_heads} heads, {context} tokens, 8 new: part of the product's rate"
                 yield Finding.at_least(PART, name, part, "", LEAST_OF_PRODUCT)
+        longest = bench.sizes((LONGEST,), (512,))[0]
+        yield Finding(
+            part=PART,
+            name=f"{num_heads} heads, {contexts[1]} tokens, 8 new, room for {longest}",
+            value=1e6 * time_of(bench, num_heads, contexts[1], 8, num_blocks=longest // BLOCK_SIZE),
+            unit="us",
+        )
         eager = seconds(eager_runs(bench, num_heads, contexts[1]), bench.device)
         yield Finding(
             part=PART,
@@ -59,13 +68,13 @@ def operations(bench: Bench, num_heads: int, context: int, num_new: int) -> floa
     return 2.0 * num_new * num_heads * context * (attention.kv_width + attention.latent_width)
 
 
-def time_of(bench: Bench, num_heads: int, context: int, num_new: int) -> float:
+def time_of(bench: Bench, num_heads: int, context: int, num_new: int, num_blocks: int = 0) -> float:
     """Returns the median time of one sequence's attention."""
-    return seconds(runs(bench, num_heads, context, num_new), bench.device)
+    return seconds(runs(bench, num_heads, context, num_new, num_blocks), bench.device)
 
 
-def runs(bench: Bench, num_heads: int, context: int, num_new: int) -> Sequence[Run]:
-    """Returns calls on several sequences whose blocks lie in no order."""
+def runs(bench: Bench, num_heads: int, context: int, num_new: int, num_blocks: int) -> Sequence[Run]:
+    """Returns calls on several sequences whose blocks lie in no order, with tables of at least num_blocks."""
     attention = published.latent(bench.model)
     C, P, scale = attention.latent_width, attention.rotary_width, bench.model.softmax_scale
     cache, sequences = scattered(bench, context)
@@ -73,7 +82,8 @@ def runs(bench: Bench, num_heads: int, context: int, num_new: int) -> Sequence[R
     positions = torch.arange(context - num_new, context)
     calls: list[Run] = []
     for number, block_ids in enumerate(sequences):
-        span = Span(first_row=0, num_rows=num_new, num_context=context, block_ids=block_ids)
+        table = block_ids + [0] * (num_blocks - len(block_ids))
+        span = Span(first_row=0, num_rows=num_new, num_context=context, block_ids=table)
         plan = to_device(bench.kernels.plan_attention([span], positions, BLOCK_SIZE, shape), bench.device)
         latent = bench.normal(num_new, num_heads, C, seed=number)
         turned = bench.normal(num_new, num_heads, P, seed=number)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from benchmarks import published
 from benchmarks.gpu.bench import Bench
@@ -11,12 +12,14 @@ from benchmarks.gpu.checks import BLOCK_SIZE
 from benchmarks.gpu.finding import Finding
 from benchmarks.gpu.sampling import sampling_rows
 from benchmarks.gpu.weights import STORAGES, random_weight
-from outrider.kernels.interface import AttentionShape, Choice, SamplingRows
+from outrider.kernels.interface import AttentionShape, Choice, Packed, SamplingRows
+from outrider.kernels.triton.tiles import num_tiles
 from outrider.model.batch import Span
 from outrider.model.transfer import to_device
 
 PART = "bits"
 NUM_SAMPLED = 48
+NUM_PADDING = 3
 
 Rows = Callable[[Tensor], Tensor]
 """Computes rows; given their numbers [n], returns one result for each."""
@@ -25,7 +28,7 @@ Rows = Callable[[Tensor], Tensor]
 @torch.inference_mode()
 def measure(bench: Bench) -> Iterator[Finding]:
     """Yields how many rows come out otherwise in smaller batches than in the largest."""
-    sizes = bench.sizes((1, 2, 16, 17, 33, 100, 500), (1, 18))
+    sizes = bench.sizes((1, 2, 4, 5, 16, 17, 33, 100, 500), (1, 5, 18))
     # Each compiles anew, and takes long.
     attention_sizes = bench.sizes((1, 17, 300), (1, 18))
     largest = bench.sizes((2048,), (20,))[0]
@@ -33,7 +36,7 @@ def measure(bench: Bench) -> Iterator[Finding]:
         num_rows = min(largest, NUM_SAMPLED) if name.startswith("sample") else largest
         whole = compute(torch.arange(num_rows))
         num_different = 0
-        for size in attention_sizes if name.startswith("latent") else sizes:
+        for size in attention_sizes if "attention" in name else sizes:
             # From the end backwards, so that rows are computed at other places too.
             rows = torch.arange(num_rows - 1, -1, -1)[:size]
             found = compute(rows)
@@ -44,10 +47,15 @@ def measure(bench: Bench) -> Iterator[Finding]:
 def kernels(bench: Bench, num_rows: int) -> dict[str, Rows]:
     """Returns what is compared, by name."""
     products = {f"linear, {storage}": linear(bench, storage, num_rows) for storage in ("bf16", "fp8")}
-    routed = {f"experts, {storage}": experts(bench, storage, num_rows) for storage in STORAGES}
+    routed = {f"experts, {storage}, and padding": experts(bench, storage, num_rows) for storage in STORAGES}
     heads = (published.latent(bench.model).num_heads // 8, published.latent(bench.model).num_heads)
     attended = {f"latent_attention, {H} heads": latent_attention(bench, H, num_rows) for H in heads}
-    others = {"head_linear": head_linear(bench, num_rows), "sample_and_verify": sampled(bench)}
+    others = {
+        "gate's linear": gate_linear(bench, num_rows),
+        "head_linear": head_linear(bench, num_rows),
+        "grouped_attention": grouped_attention(bench, num_rows),
+        "sample_and_verify": sampled(bench),
+    }
     return products | routed | attended | others
 
 
@@ -57,6 +65,14 @@ def linear(bench: Bench, storage: str, num_rows: int) -> Rows:
     N = attention.kv_width + (attention.query_rank or 0)
     weight = bench.kernels.pack_linear(random_weight(bench, storage, N, D, seed=1))
     x = bench.normal(num_rows, D)
+    return lambda rows: bench.kernels.linear(x[rows], weight)
+
+
+def gate_linear(bench: Bench, num_rows: int) -> Rows:
+    """The product of the gate, in full fp32."""
+    E, D = bench.moe.num_experts, bench.model.hidden_size
+    weight = bench.kernels.pack_linear(bench.normal(E, D, seed=1, dtype=torch.float32))
+    x = bench.normal(num_rows, D, dtype=torch.float32)
     return lambda rows: bench.kernels.linear(x[rows], weight)
 
 
@@ -70,7 +86,7 @@ def head_linear(bench: Bench, num_rows: int) -> Rows:
 
 
 def experts(bench: Bench, storage: str, num_rows: int) -> Rows:
-    """Routed experts with their sum, some of them chosen by nearly every row."""
+    """Routed experts with their sum, some of them chosen by nearly every row; padding behind fewer rows."""
     D, F, E = bench.model.hidden_size, bench.moe.expert_hidden_size, min(16, bench.moe.num_experts)
     packed = bench.kernels.pack_experts(
         [random_weight(bench, storage, 2 * F, D, seed=expert) for expert in range(E)],
@@ -82,8 +98,12 @@ def experts(bench: Bench, storage: str, num_rows: int) -> Rows:
     best = scores.topk(bench.moe.num_experts_per_token, dim=1)
 
     def compute(rows: Tensor) -> Tensor:
-        choice = Choice(experts=best.indices[rows], weights=best.values[rows])
-        return bench.kernels.combine(bench.kernels.experts(x[rows], choice, packed), choice, None)
+        num_padding = NUM_PADDING if len(rows) < num_rows else 0
+        inputs = pad(x[rows], (0, 0, 0, num_padding), value=torch.nan)
+        chosen = pad(best.indices[rows], (0, 0, 0, num_padding), value=E)
+        choice = Choice(experts=chosen, weights=pad(best.values[rows], (0, 0, 0, num_padding)))
+        outputs = bench.kernels.experts(inputs, choice, packed)
+        return bench.kernels.combine(outputs, choice, None)[: len(rows)]
 
     return compute
 
@@ -93,30 +113,44 @@ def latent_attention(bench: Bench, num_heads: int, num_rows: int) -> Rows:
     attention = published.latent(bench.model)
     C, P = attention.latent_width, attention.rotary_width
     shape = AttentionShape(num_queries_per_key=num_heads, num_key_heads=1, key_width=C + P, value_width=C)
-    num_blocks = -(-num_rows // BLOCK_SIZE)
-    block_ids = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(1)).tolist()
-    cache = bench.normal(num_blocks * BLOCK_SIZE, C + P, seed=2)
+    cache = bench.normal(num_tiles(num_rows, BLOCK_SIZE) * BLOCK_SIZE, C + P, seed=2)
     latent, turned = bench.normal(num_rows, num_heads, C), bench.normal(num_rows, num_heads, P, seed=1)
     scale = bench.model.softmax_scale
 
     def compute(rows: Tensor) -> Tensor:
-        # Rows in rising order are one span, in falling order a span each.
-        ascending = len(rows) == num_rows
-        spans = [Span(first_row=0, num_rows=num_rows, num_context=num_rows, block_ids=block_ids)]
-        if not ascending:
-            spans = [
-                Span(
-                    first_row=place,
-                    num_rows=1,
-                    num_context=row + 1,
-                    block_ids=block_ids[: row // BLOCK_SIZE + 1],
-                )
-                for place, row in enumerate(rows.tolist())
-            ]
-        plan = to_device(bench.kernels.plan_attention(spans, rows, BLOCK_SIZE, shape), bench.device)
+        plan = plan_of(bench, rows, num_rows, shape)
         return bench.kernels.latent_attention(latent[rows], turned[rows], cache, plan, scale)
 
     return compute
+
+
+def grouped_attention(bench: Bench, num_rows: int) -> Rows:
+    """The same with eight query heads to a key."""
+    G, P = 2, published.latent(bench.model).plain_width
+    shape = AttentionShape(num_queries_per_key=8, num_key_heads=G, key_width=P, value_width=P)
+    cache = bench.normal(num_tiles(num_rows, BLOCK_SIZE) * BLOCK_SIZE, 2 * G * P, seed=2)
+    query = bench.normal(num_rows, 8 * G, P)
+
+    def compute(rows: Tensor) -> Tensor:
+        plan = plan_of(bench, rows, num_rows, shape)
+        return bench.kernels.grouped_attention(query[rows], cache, plan, P**-0.5)
+
+    return compute
+
+
+def plan_of(bench: Bench, rows: Tensor, num_rows: int, shape: AttentionShape) -> Packed:
+    """All rows of a sequence as one span, which a program walks; fewer as a span each, in pieces."""
+    num_blocks = num_tiles(num_rows, BLOCK_SIZE)
+    block_ids = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(1)).tolist()
+    spans = [Span(first_row=0, num_rows=num_rows, num_context=num_rows, block_ids=block_ids)]
+    if len(rows) < num_rows:
+        spans = [
+            Span(
+                first_row=place, num_rows=1, num_context=row + 1, block_ids=block_ids[: row // BLOCK_SIZE + 1]
+            )
+            for place, row in enumerate(rows.tolist())
+        ]
+    return to_device(bench.kernels.plan_attention(spans, rows, BLOCK_SIZE, shape), bench.device)
 
 
 def sampled(bench: Bench) -> Rows:

@@ -25,9 +25,10 @@ HEAD = """# GPUs
 ## Compiled
 
 `python -m benchmarks.aot_report` compiles every launch of the two models below, whole and one of eight
-ranks, for a step of 8 rows and a chunk of 2,048, without a GPU or a driver. It ends non-zero on a spill, on
-more shared memory than a block may have (232,448 bytes), on more than the 512 columns of tensor memory, and
-on a product without the chip's own instructions (HGMMA or QGMMA on sm_90, UTCHMMA or UTCQMMA on sm_100).
+ranks, for steps of 2 to 96 rows and a chunk of 2,048, without a GPU or a driver. It ends non-zero on a
+spill, on more shared memory than a block may have (232,448 bytes), on more than the 512 columns of tensor
+memory, and on a product without the chip's own instructions (HGMMA or QGMMA on sm_90, UTCHMMA or UTCQMMA on
+sm_100).
 `docs/results/aot.json` holds every row; a test compares with it. In the table: the most of any launch, and
 the products found.
 

@@ -226,13 +226,14 @@ void Asking::lay_down(std::size_t source) {
     ++laid_down.num_questions;
 }
 
-// Pays what so many questions took beyond what was laid down, or takes back what was too much.
+// Pays what so many questions took beyond what was laid down, or takes back what was too much. The first ones to a
+// source cost what was expected: were it all of what they take, a dear source would not be known for minutes.
 void Asking::settle_up(std::size_t source, double num_drafts, double compute_seconds) {
     LaidDown& laid_down = laid_down_[source];
     const double count = std::min(num_drafts, laid_down.num_questions);
     if (count == 0) return;
     const double seconds = laid_down.seconds * count / laid_down.num_questions;
-    account_.spend(count * seconds_of(compute_seconds) - seconds);
+    if (means_[source].num_settled >= NUM_KNOWN) account_.spend(count * seconds_of(compute_seconds) - seconds);
     laid_down.seconds -= seconds;
     laid_down.num_questions -= count;
 }

@@ -9,7 +9,6 @@ from outrider_native.controller import Asking, Drafts, Record
 
 from services.scheduler.controller import Offer
 
-OFFER = Offer(source="suffix", confidences=(0.9,) * 4, match_length=8, phase="text")
 STEP_SECONDS = 0.02
 USUAL_SECONDS = 1e-4
 # At most 128 steps' time is owed, and a part in a hundred of all time pays for it and fills what holds 8
@@ -25,18 +24,20 @@ class Stream:
     asking: Asking = field(default_factory=lambda: Asking(shares_cores=True))
     record: Record = field(default_factory=Record)
     num_steps: int = 0
+    source: str = "suffix"
 
     def step(self, seconds: float) -> bool:
         """Takes a step in which an answer would take so long; returns whether there was a question."""
         if self.num_steps % 50 == 0:
             self.record = Record()
-        (sources,) = self.asking.due([self.record], ["suffix"], self.num_steps)
+        (sources,) = self.asking.due([self.record], [self.source], self.num_steps)
         self.num_steps += 1
         if sources:
             self.asking.ask([(self.record, sources)])
-            self.asking.note_answer("suffix", num_drafts=1, compute_seconds=seconds)
-            self.asking.note_offered(Drafts([(self.record, OFFER, 4)]))
-            self.asking.note_outcomes([(self.record, OFFER, 4, 4)], 0.05)
+            self.asking.note_answer(self.source, num_drafts=1, compute_seconds=seconds)
+            offer = Offer(source=self.source, confidences=(0.9,) * 4, match_length=8, phase="text")
+            self.asking.note_offered(Drafts([(self.record, offer, 4)]))
+            self.asking.note_outcomes([(self.record, offer, 4, 4)], 0.05)
         self.asking.earn(STEP_SECONDS)
         self.asking.set_token_seconds(STEP_SECONDS)
         return bool(sources)
@@ -52,6 +53,11 @@ def test_one_slow_answer_does_not_turn_a_source_off(outlier: float) -> None:
     stream.num_asked(500)
     assert stream.step(outlier)
     assert stream.num_asked(100) == 100
+
+
+def test_a_dear_source_that_pays_is_known_within_its_first_steps() -> None:
+    # It wins 4 tokens for the time of 2.5.
+    assert Stream(source="model").num_asked(200, seconds=2.5 * STEP_SECONDS) > 100
 
 
 def test_a_source_that_stays_slow_is_found_out_within_some_tens_of_answers() -> None:

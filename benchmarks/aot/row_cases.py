@@ -7,7 +7,7 @@ from torch import Tensor
 
 from benchmarks import published
 from benchmarks.aot.case import FEW_TOKENS, Case, Setting, meta
-from outrider.kernels.interface import Angles, GateRule, LatentNorm, Place, SamplingRows
+from outrider.kernels.interface import Angles, LatentNorm, Place, SamplingRows
 
 MAX_NUM_SAMPLED = 16 * 256
 SAMPLING_NAMES = {
@@ -57,16 +57,12 @@ def latent_cases(setting: Setting) -> Iterator[Case]:
 def gate_cases(setting: Setting) -> Iterator[Case]:
     """Yields the choice of experts, of which every rank makes all."""
     moe, T = published.experts(setting.config), setting.num_tokens
-    rule = GateRule(
-        num_experts_per_token=moe.num_experts_per_token,
-        num_groups=moe.num_groups,
-        num_kept_groups=moe.num_kept_groups,
-        normalize_weights=moe.normalize_weights,
-        scaling=moe.scaling,
-    )
     E = moe.num_experts
     yield from setting.cases(
-        {}, lambda: setting.kernels.gate(_wide(T, E), _wide(E), rule), experts=E, groups=moe.num_groups
+        {},
+        lambda: setting.kernels.gate(_wide(T, E), _wide(E), moe.gate_rule),
+        experts=E,
+        groups=moe.num_groups,
     )
 
 

@@ -11,7 +11,7 @@ from benchmarks.gpu.checks import CHECKS
 from benchmarks.gpu.finding import Finding
 from benchmarks.gpu.sampling import sampling_rows
 from outrider.kernels import load_kernels
-from outrider.kernels.interface import GateRule, Kernels
+from outrider.kernels.interface import Kernels
 
 PART = "correctness"
 MOST_OF_TORCH = 2.0
@@ -41,16 +41,9 @@ def error(found: Tensor, plain: Tensor, exact: Tensor) -> float:
 def choices(bench: Bench, reference: Kernels) -> Iterator[tuple[str, int]]:
     """Yields how many experts and tokens are chosen otherwise than by torch."""
     moe = bench.moe
-    rule = GateRule(
-        num_experts_per_token=moe.num_experts_per_token,
-        num_groups=moe.num_groups,
-        num_kept_groups=moe.num_kept_groups,
-        normalize_weights=moe.normalize_weights,
-        scaling=moe.scaling,
-    )
     logits = bench.normal(64, moe.num_experts, seed=1, dtype=torch.float32)
     bias = bench.normal(moe.num_experts, seed=2, dtype=torch.float32) / 16
-    found, expected = (kernels.gate(logits, bias, rule) for kernels in (bench.kernels, reference))
+    found, expected = (kernels.gate(logits, bias, moe.gate_rule) for kernels in (bench.kernels, reference))
     yield "gate: experts", int((found.experts != expected.experts).sum())
     scores = 4 * bench.normal(16, bench.model.vocab_size, seed=3, dtype=torch.float32)
     for top_p in (1.0, 0.9):

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from outrider.kernels.interface import AttentionShape
+from outrider.kernels.interface import AttentionShape, GateRule
 from outrider.model.errors import ConfigError
 from outrider.model.fields import Fields
 from outrider.model.quantization import Quantization, parse_quantization
@@ -83,6 +83,17 @@ class MoeConfig:
     num_kept_groups: int
     normalize_weights: bool
     scaling: float
+
+    @property
+    def gate_rule(self) -> GateRule:
+        """What the gate's kernel is told."""
+        return GateRule(
+            num_experts_per_token=self.num_experts_per_token,
+            num_groups=self.num_groups,
+            num_kept_groups=self.num_kept_groups,
+            normalize_weights=self.normalize_weights,
+            scaling=self.scaling,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from outrider.kernels.interface import GateRule, Kernels
+from outrider.kernels.interface import Kernels
 from outrider.kernels.weights import StoredWeight, alike, stack_outputs
 from outrider.model.config import ModelConfig, MoeConfig
 from outrider.model.reader import Reader
@@ -47,13 +47,7 @@ class MoeFeedForward:
 
     def __init__(self, config: MoeConfig, reader: Reader, kernels: Kernels) -> None:
         self._kernels = kernels
-        self._rule = GateRule(
-            num_experts_per_token=config.num_experts_per_token,
-            num_groups=config.num_groups,
-            num_kept_groups=config.num_kept_groups,
-            normalize_weights=config.normalize_weights,
-            scaling=config.scaling,
-        )
+        self._rule = config.gate_rule
         self._num_experts = config.num_experts
         # The gate is fp32 in every type: a near tie decided by rounding would wake another expert.
         self._gate = kernels.pack_linear(reader("gate.weight", torch.float32))

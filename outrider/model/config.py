@@ -8,7 +8,7 @@ from outrider.kernels.interface import AttentionShape, GateRule
 from outrider.model.errors import ConfigError
 from outrider.model.fields import Fields
 from outrider.model.quantization import Quantization, parse_quantization
-from outrider.model.rotary import Llama3Stretch, RotaryConfig, Yarn
+from outrider.model.rotary import RotaryConfig, read_stretch
 
 DEEPSEEK_TYPES = ("deepseek_v3", "kimi_k2")
 SUPPORTED_TYPES = (*DEEPSEEK_TYPES, "kimi_k25", "llama")
@@ -238,29 +238,5 @@ def rotary(fields: Fields, attention: LatentAttentionConfig | GroupedAttentionCo
         width=width,
         theta=theta_in.number("rope_theta", default=10000.0),
         interleaved=latent and fields.flag("rope_interleave", default=True),
-        stretch=stretch(scaling) if scaling else None,
+        stretch=read_stretch(scaling) if scaling else None,
     )
-
-
-def stretch(scaling: Fields) -> Yarn | Llama3Stretch | None:
-    scaling.must_be("partial_rotary_factor", 1.0)
-    kind = scaling.text("rope_type", default=scaling.text("type", default="default"))
-    if kind == "default":
-        return None
-    if kind == "yarn":
-        return Yarn(
-            factor=scaling.number("factor"),
-            original_max_num_positions=scaling.integer("original_max_position_embeddings"),
-            beta_fast=scaling.number("beta_fast", default=32.0),
-            beta_slow=scaling.number("beta_slow", default=1.0),
-            mscale=scaling.number_or_zero("mscale"),
-            mscale_all_dim=scaling.number_or_zero("mscale_all_dim"),
-        )
-    if kind == "llama3":
-        return Llama3Stretch(
-            factor=scaling.number("factor"),
-            low_frequency_factor=scaling.number("low_freq_factor"),
-            high_frequency_factor=scaling.number("high_freq_factor"),
-            original_max_num_positions=scaling.integer("original_max_position_embeddings"),
-        )
-    raise scaling.error("rope_type", f"{kind!r} is not supported, only default, yarn and llama3")

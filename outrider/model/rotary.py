@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from outrider.kernels.interface import Angles
+from outrider.model.fields import Fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,31 @@ class Llama3Stretch:
         ramp = (turns - self.low_frequency_factor) / (self.high_frequency_factor - self.low_frequency_factor)
         ramp = ramp.clamp(0, 1)
         return frequencies / self.factor * (1 - ramp) + frequencies * ramp
+
+
+def read_stretch(scaling: Fields) -> Yarn | Llama3Stretch | None:
+    """The stretching that a rope_scaling names; raises ConfigError for one that is not known."""
+    scaling.must_be("partial_rotary_factor", 1.0)
+    kind = scaling.text("rope_type", default=scaling.text("type", default="default"))
+    if kind == "default":
+        return None
+    if kind == "yarn":
+        return Yarn(
+            factor=scaling.number("factor"),
+            original_max_num_positions=scaling.integer("original_max_position_embeddings"),
+            beta_fast=scaling.number("beta_fast", default=32.0),
+            beta_slow=scaling.number("beta_slow", default=1.0),
+            mscale=scaling.number_or_zero("mscale"),
+            mscale_all_dim=scaling.number_or_zero("mscale_all_dim"),
+        )
+    if kind == "llama3":
+        return Llama3Stretch(
+            factor=scaling.number("factor"),
+            low_frequency_factor=scaling.number("low_freq_factor"),
+            high_frequency_factor=scaling.number("high_freq_factor"),
+            original_max_num_positions=scaling.integer("original_max_position_embeddings"),
+        )
+    raise scaling.error("rope_type", f"{kind!r} is not supported, only default, yarn and llama3")
 
 
 @dataclass(frozen=True, kw_only=True)

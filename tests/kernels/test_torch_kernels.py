@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from outrider.kernels import load_kernels
-from outrider.kernels.interface import Angles, AttentionShape, Choice, GateRule
+from outrider.kernels.interface import Angles, AttentionShape, Choice
 from outrider.model.batch import Span
+from tests.kernels.exactness import assert_close_as_plain, gate_rule, plain_attention
 
 kernels = load_kernels("torch")
 BLOCK_SIZE = 16
@@ -28,13 +29,6 @@ def draw(dtype):
     """Draws normal numbers of the precision under test."""
     generator = torch.Generator().manual_seed(11)
     return lambda *shape: torch.randn(*shape, generator=generator).to(dtype)
-
-
-def assert_close_as_plain(result: Tensor, plain: Tensor, exact: Tensor) -> None:
-    assert result.dtype == plain.dtype
-    ulp = exact.abs() * torch.finfo(result.dtype).eps
-    error = (result.double() - exact).abs() - ulp / 2
-    assert error.max() <= 2 * (plain.double() - exact).abs().max()
 
 
 @pytest.mark.parametrize("num_rows", [1, 16, 37, 300])
@@ -100,13 +94,6 @@ def scattered(spans: list[tuple[int, int]]) -> tuple[list[Span], Tensor, list[Te
         )
         first_row += num_rows
     return result, torch.tensor(positions), slots
-
-
-def plain_attention(query: Tensor, keys: Tensor, values: Tensor, positions: Tensor, scale: float) -> Tensor:
-    """Softmax attention of one sequence: [T, H, K] over [N, H, K] and [N, H, W]."""
-    scores = torch.einsum("thk,nhk->htn", query, keys) * scale
-    scores = scores.masked_fill(torch.arange(len(keys)) > positions[:, None], -torch.inf)
-    return torch.einsum("htn,nhw->thw", scores.softmax(-1), values)
 
 
 def assert_attention(result: Tensor, query: Tensor, spans, positions, contexts, scale: float) -> None:
@@ -176,20 +163,9 @@ def test_combine_without_a_shared_expert_adds_in_the_order_of_choice():
     assert kernels.combine(big, choice, None).item() == (2.0**25 + 1 - 2.0**25) - 1
 
 
-def rule(**changes) -> GateRule:
-    values = {
-        "num_experts_per_token": 2,
-        "num_groups": 1,
-        "num_kept_groups": 1,
-        "normalize_weights": True,
-        "scaling": 1.0,
-    }
-    return GateRule(**(values | changes))
-
-
 def test_gate_weights(draw):
     logits = draw(50, 8).float()
-    choice = kernels.gate(logits, torch.zeros(8), rule(scaling=2.5))
+    choice = kernels.gate(logits, torch.zeros(8), gate_rule(scaling=2.5))
 
     def formula(logits: Tensor) -> Tensor:
         scores = logits.sigmoid().gather(1, choice.experts)
@@ -200,29 +176,29 @@ def test_gate_weights(draw):
 
 def test_the_gates_bias_chooses_but_does_not_weigh():
     logits, bias = torch.tensor([[3.0, 2.0, 0.0]]), torch.tensor([0.0, 0.0, 9.0])
-    choice = kernels.gate(logits, bias, rule(normalize_weights=False))
+    choice = kernels.gate(logits, bias, gate_rule(normalize_weights=False))
     assert choice.experts.tolist() == [[2, 0]]
     assert choice.weights.tolist()[0] == pytest.approx([0.5, torch.tensor(3.0).sigmoid().item()])
 
 
 def test_equal_scores_go_to_the_lower_expert():
-    choice = kernels.gate(torch.zeros(1, 64), torch.zeros(64), rule(num_experts_per_token=5))
+    choice = kernels.gate(torch.zeros(1, 64), torch.zeros(64), gate_rule(num_experts_per_token=5))
     assert choice.experts.tolist() == [[0, 1, 2, 3, 4]]
 
 
 def test_equal_groups_go_to_the_lower_group():
-    grouped = rule(num_groups=4, num_kept_groups=2, num_experts_per_token=4)
+    grouped = gate_rule(num_groups=4, num_kept_groups=2, num_experts_per_token=4)
     assert kernels.gate(torch.zeros(1, 8), torch.zeros(8), grouped).experts.tolist() == [[0, 1, 2, 3]]
 
 
 def test_a_group_is_judged_by_its_two_best_experts():
     # One outstanding expert in the first group, two good ones in the second.
     logits = torch.tensor([[4.0, -9.0, -9.0, 1.0, 1.0, -9.0]])
-    choice = kernels.gate(logits, torch.zeros(6), rule(num_groups=2))
+    choice = kernels.gate(logits, torch.zeros(6), gate_rule(num_groups=2))
     assert choice.experts.tolist() == [[3, 4]]
 
 
 def test_experts_of_dropped_groups_are_not_chosen_even_if_all_kept_scores_are_negative():
     bias = torch.tensor([-5.0, -5.0, -6.0, -6.0])
-    choice = kernels.gate(torch.zeros(1, 4), bias, rule(num_groups=2))
+    choice = kernels.gate(torch.zeros(1, 4), bias, gate_rule(num_groups=2))
     assert choice.experts.tolist() == [[0, 1]]

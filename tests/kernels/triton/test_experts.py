@@ -22,6 +22,7 @@ from outrider.kernels.triton.experts import (
 )
 from outrider.kernels.triton.quantize import quantize_rows
 from outrider.kernels.weights import Fp8Weight, Int4Weight, StoredWeight, to_plain
+from tests.kernels.exactness import assert_close_as_plain
 
 E, A = 4, 2
 Maker = Callable[[int, int], StoredWeight]
@@ -82,13 +83,6 @@ def run(x: Tensor, chosen: Tensor, weights: ExpertWeights, width: int) -> Tensor
     gate_up_launch(rows_of(x, alignment, storage), alignment, weights.gate_up, hidden).run()
     down_launch(hidden, alignment, weights.down, outputs).run()
     return outputs
-
-
-def assert_close_as_plain(result: Tensor, plain: Tensor, exact: Tensor) -> None:
-    assert result.dtype == plain.dtype
-    ulp = exact.abs() * torch.finfo(result.dtype).eps
-    error = (result.double() - exact).abs() - ulp / 2
-    assert error.max() <= 2 * (plain.double() - exact).abs().max()
 
 
 @pytest.mark.parametrize(

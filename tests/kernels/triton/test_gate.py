@@ -2,28 +2,13 @@
 
 import pytest
 import torch
-from torch import Tensor
 
 from outrider.kernels import load_kernels
-from outrider.kernels.interface import Choice, GateRule
+from outrider.kernels.interface import Choice
 from outrider.kernels.triton.gate import gate
+from tests.kernels.exactness import draw, gate_rule
 
 reference = load_kernels("torch")
-
-
-def rule(**changes) -> GateRule:
-    values = {
-        "num_experts_per_token": 2,
-        "num_groups": 1,
-        "num_kept_groups": 1,
-        "normalize_weights": True,
-        "scaling": 1.0,
-    }
-    return GateRule(**(values | changes))
-
-
-def draw(*shape: int, seed: int = 11) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def assert_same_choice(choice: Choice, expected: Choice) -> None:
@@ -46,7 +31,7 @@ def assert_same_choice(choice: Choice, expected: Choice) -> None:
 )
 @pytest.mark.parametrize("normalize_weights", [True, False])
 def test_the_choice_is_that_of_torch(E, num_groups, num_kept_groups, A, normalize_weights):
-    chosen = rule(
+    chosen = gate_rule(
         num_experts_per_token=A,
         num_groups=num_groups,
         num_kept_groups=num_kept_groups,
@@ -58,7 +43,8 @@ def test_the_choice_is_that_of_torch(E, num_groups, num_kept_groups, A, normaliz
 
 
 def test_weights_are_as_close_to_float64_as_torchs():
-    logits, bias, chosen = 3 * draw(40, 64), draw(64, seed=2), rule(num_experts_per_token=6, scaling=2.827)
+    logits, bias = 3 * draw(40, 64), draw(64, seed=2)
+    chosen = gate_rule(num_experts_per_token=6, scaling=2.827)
     choice = gate(logits, bias, chosen)
     scores = logits.double().sigmoid().gather(1, choice.experts)
     exact = 2.827 * scores / scores.sum(1, keepdim=True)
@@ -68,35 +54,35 @@ def test_weights_are_as_close_to_float64_as_torchs():
 
 def test_the_bias_chooses_but_does_not_weigh():
     logits, bias = torch.tensor([[3.0, 2.0, 0.0]]), torch.tensor([0.0, 0.0, 9.0])
-    choice = gate(logits, bias, rule(normalize_weights=False))
+    choice = gate(logits, bias, gate_rule(normalize_weights=False))
     assert choice.experts.tolist() == [[2, 0]]
     assert choice.weights.tolist()[0] == pytest.approx([0.5, torch.tensor(3.0).sigmoid().item()])
 
 
 def test_equal_scores_go_to_the_lower_expert():
-    choice = gate(torch.zeros(1, 384), torch.zeros(384), rule(num_experts_per_token=5))
+    choice = gate(torch.zeros(1, 384), torch.zeros(384), gate_rule(num_experts_per_token=5))
     assert choice.experts.tolist() == [[0, 1, 2, 3, 4]]
 
 
 def test_equal_groups_go_to_the_lower_group():
-    grouped = rule(num_groups=8, num_kept_groups=2, num_experts_per_token=4)
+    grouped = gate_rule(num_groups=8, num_kept_groups=2, num_experts_per_token=4)
     assert gate(torch.zeros(1, 16), torch.zeros(16), grouped).experts.tolist() == [[0, 1, 2, 3]]
 
 
 def test_a_group_is_judged_by_its_two_best_experts():
     # One outstanding expert in the first group, two good ones in the second.
     logits = torch.tensor([[4.0, -9.0, -9.0, 1.0, 1.0, -9.0]])
-    assert gate(logits, torch.zeros(6), rule(num_groups=2)).experts.tolist() == [[3, 4]]
+    assert gate(logits, torch.zeros(6), gate_rule(num_groups=2)).experts.tolist() == [[3, 4]]
 
 
 def test_experts_of_dropped_groups_are_not_chosen_even_if_all_kept_scores_are_negative():
     bias = torch.tensor([-5.0, -5.0, -6.0, -6.0])
-    assert gate(torch.zeros(1, 4), bias, rule(num_groups=2)).experts.tolist() == [[0, 1]]
+    assert gate(torch.zeros(1, 4), bias, gate_rule(num_groups=2)).experts.tolist() == [[0, 1]]
 
 
 @pytest.mark.parametrize("num_groups", [1, 4])
 def test_tokens_that_overflowed_choose_distinct_experts_and_spoil_no_other(num_groups):
-    chosen = rule(num_experts_per_token=4, num_groups=num_groups, num_kept_groups=(num_groups + 1) // 2)
+    chosen = gate_rule(num_experts_per_token=4, num_groups=num_groups, num_kept_groups=(num_groups + 1) // 2)
     logits, bias = draw(4, 24), torch.zeros(24)
     logits[1], logits[2, 5] = torch.nan, torch.nan
     choice = gate(logits, bias, chosen)
@@ -108,7 +94,7 @@ def test_tokens_that_overflowed_choose_distinct_experts_and_spoil_no_other(num_g
 
 
 def test_a_token_chooses_the_same_alone_and_among_others():
-    logits, bias, chosen = draw(9, 64), draw(64, seed=2), rule(num_experts_per_token=6)
+    logits, bias, chosen = draw(9, 64), draw(64, seed=2), gate_rule(num_experts_per_token=6)
     together = gate(logits, bias, chosen)
     for row in range(9):
         alone = gate(logits[row : row + 1], bias, chosen)
@@ -117,4 +103,4 @@ def test_a_token_chooses_the_same_alone_and_among_others():
 
 
 def test_no_tokens_choose_nothing():
-    assert gate(torch.zeros(0, 8), torch.zeros(8), rule()).experts.shape == (0, 2)
+    assert gate(torch.zeros(0, 8), torch.zeros(8), gate_rule()).experts.shape == (0, 2)

@@ -6,29 +6,17 @@ of the result, to which both are rounded.
 
 import pytest
 import torch
-from torch import Tensor
 
 from outrider.kernels.triton.head_linear import head_linear, pack_head_linear
 from outrider.kernels.triton.linear import linear, pack_linear
 from outrider.kernels.triton.quantize import quantize_rows
 from outrider.kernels.weights import Fp8Weight, Int4Weight
+from tests.kernels.exactness import assert_close_as_plain, draw
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=["fp32", "fp16", "bf16"])
 # Past the borders of tiles: of 4, 16, 32, 64 and 128 tokens, 4, 32 and 64 outputs, 128 and 256 inputs.
 PRODUCTS = [(1, 40, 96), (5, 33, 300), (33, 65, 128), (65, 24, 96), (129, 20, 128)]
-
-
-def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 11) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def assert_close_as_plain(result: Tensor, plain: Tensor, exact: Tensor) -> None:
-    assert result.dtype == plain.dtype
-    assert result.shape == exact.shape
-    ulp = exact.abs() * torch.finfo(result.dtype).eps
-    error = (result.double() - exact).abs() - ulp / 2
-    assert error.max() <= 2 * (plain.double() - exact).abs().max()
 
 
 def fp8_weight(N: int, K: int, dtype: torch.dtype) -> Fp8Weight:

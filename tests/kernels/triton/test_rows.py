@@ -9,24 +9,12 @@ from outrider.kernels.interface import Angles
 from outrider.kernels.triton.rms_norm import add_rms_norm, rms_norm
 from outrider.kernels.triton.rotate import rotate
 from outrider.kernels.triton.silu_product import silu_product
+from tests.kernels.exactness import assert_close_as_plain, draw
 
 reference = load_kernels("torch")
 EVERY_DTYPE = pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float16, torch.bfloat16], ids=["fp32", "fp16", "bf16"]
 )
-
-
-def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 11) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def assert_close_as(result: Tensor, plain: Tensor, exact: Tensor) -> None:
-    """Within twice the reference's error of float64, or half a unit in the last place of the result."""
-    assert result.dtype == plain.dtype
-    assert result.shape == exact.shape
-    ulp = exact.abs() * torch.finfo(result.dtype).eps
-    error = (result.double() - exact).abs() - ulp / 2
-    assert error.max() <= 2 * (plain.double() - exact).abs().max()
 
 
 def exact_norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -38,7 +26,9 @@ def exact_norm(x: Tensor, weight: Tensor) -> Tensor:
 @pytest.mark.parametrize("D", [1, 100, 128, 1100])
 def test_a_norm_is_as_close_as_torchs(dtype, D):
     x, weight = draw(9, D, dtype=dtype), 1 + draw(D) * 0.1
-    assert_close_as(rms_norm(x, weight, 1e-6), reference.rms_norm(x, weight, 1e-6), exact_norm(x, weight))
+    assert_close_as_plain(
+        rms_norm(x, weight, 1e-6), reference.rms_norm(x, weight, 1e-6), exact_norm(x, weight)
+    )
 
 
 @EVERY_DTYPE
@@ -74,7 +64,7 @@ def test_a_rotation_is_as_close_as_torchs(dtype, interleaved, H, P):
     exact = reference.rotate(
         heads.double(), Angles(cos=given.cos.double(), sin=given.sin.double(), interleaved=interleaved)
     )
-    assert_close_as(rotate(heads, given), reference.rotate(heads, given), exact)
+    assert_close_as_plain(rotate(heads, given), reference.rotate(heads, given), exact)
 
 
 @EVERY_DTYPE
@@ -92,7 +82,7 @@ def test_a_rotations_row_has_the_same_bits_alone_and_among_others(dtype):
 def test_an_activation_is_as_close_as_torchs(dtype, F):
     gate_up = 4 * draw(3, 2 * F, dtype=dtype)
     gate, up = gate_up.double().chunk(2, dim=-1)
-    assert_close_as(
+    assert_close_as_plain(
         silu_product(gate_up), reference.silu_product(gate_up), torch.nn.functional.silu(gate) * up
     )
 

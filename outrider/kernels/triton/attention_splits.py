@@ -15,11 +15,10 @@ from torch import Tensor
 
 from outrider.kernels.triton.attention_plan import SPLIT_TOKENS, TILE_FIELDS, TILE_ROWS, AttentionPlan
 from outrider.kernels.triton.launch import Launch
-from outrider.kernels.triton.tiles import NUM_PROCESSORS, padded_size
+from outrider.kernels.triton.tiles import num_tiles, padded_size
 
 COMBINED_HEADS = 4
 COMBINED_COLUMNS = 128
-MAX_SCRATCH_BYTES = 1 << 30
 FIELDS = tl.constexpr(TILE_FIELDS)
 SPLIT = tl.constexpr(SPLIT_TOKENS)
 ROWS = tl.constexpr(TILE_ROWS)
@@ -45,12 +44,6 @@ class Partials:
             return torch.empty(T * H, plan.num_splits, size, dtype=torch.float32, device=mixed.device)
 
         return cls(tops=empty(num_parts), totals=empty(num_parts), mixed=empty(width))
-
-
-def walks_splits(plan: AttentionPlan, mixed: Tensor, num_parts: int) -> bool:
-    """Whether a program takes all splits of a tile: there are tiles enough, or too many partial results."""
-    num_programs = plan.num_tiles * plan.shape.num_key_heads * num_parts
-    return num_programs >= NUM_PROCESSORS or 4 * mixed.numel() * plan.num_splits > MAX_SCRATCH_BYTES
 
 
 @triton.jit
@@ -146,7 +139,7 @@ def combine_splits_launch(partials: Partials, plan: AttentionPlan, mixed: Tensor
     BLOCK_H, BLOCK_N = min(COMBINED_HEADS, padded_size(H)), min(COMBINED_COLUMNS, part_width)
     return Launch(
         kernel=combine_splits_kernel,
-        grid=(T, -(-H // BLOCK_H), -(-N // BLOCK_N)),
+        grid=(T, num_tiles(H, BLOCK_H), num_tiles(N, BLOCK_N)),
         arguments={
             "tops_ptr": partials.tops,
             "totals_ptr": partials.totals,

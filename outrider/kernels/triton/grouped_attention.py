@@ -1,20 +1,16 @@
 """Grouped-query attention: several query heads share a key and a value head of the cached rows."""
 
-import math
-from collections.abc import Iterator
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from outrider.kernels.triton.attention_launches import Attention, inner_tokens
 from outrider.kernels.triton.attention_plan import AttentionPlan
 from outrider.kernels.triton.attention_splits import (
     FIELDS,
     ROWS,
     SPLIT,
-    Partials,
-    combine_splits_launch,
     find_tile,
     fold,
     load_columns,
@@ -23,89 +19,44 @@ from outrider.kernels.triton.attention_splits import (
     tile_rows,
     tile_splits,
     token_rows,
-    walks_splits,
 )
-from outrider.kernels.triton.launch import Argument, Launch
-from outrider.kernels.triton.tiles import NUM_PROCESSORS, padded_size
+from outrider.kernels.triton.tiles import padded_size
 
 
 def grouped_attention(query: Tensor, cache: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
     """Queries [T, H, P] over cache rows [slots, 2 G P] (keys, then values) -> [T, H, P]."""
     mixed = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    for launch in grouped_attention_launches(query.contiguous(), cache, plan, scale, mixed):
+    for launch in grouped_layer(query, cache, plan, scale, mixed).launches():
         launch.run()
     return mixed
 
 
-def grouped_attention_launches(
+def grouped_layer(
     query: Tensor, cache: Tensor, plan: AttentionPlan, scale: float, mixed: Tensor
-) -> Iterator[Launch]:
-    """What writes mixed [T, H, P], given contiguous tensors."""
-    forms = walked_launches if walks_splits(plan, mixed, num_parts=1) else pieced_launches
-    return forms(query, cache, plan, scale, mixed)
-
-
-def walked_launches(
-    query: Tensor, cache: Tensor, plan: AttentionPlan, scale: float, mixed: Tensor
-) -> Iterator[Launch]:
-    """A program for each key head of a tile, which takes one split after another."""
-    yield Launch(
-        kernel=walk_grouped_kernel,
-        grid=(plan.shape.num_key_heads, plan.num_tiles),
-        arguments={**_arguments(query, cache, plan, scale), "mixed_ptr": mixed},
-        constants=_constants(query, plan),
-        num_warps=_num_warps(query),
-    )
-
-
-def pieced_launches(
-    query: Tensor, cache: Tensor, plan: AttentionPlan, scale: float, mixed: Tensor
-) -> Iterator[Launch]:
-    """As many programs as run at a time share the pieces of all key heads; then splits are combined."""
-    partials = Partials.allocate(mixed, plan, num_parts=1)
-    G, L = plan.shape.num_key_heads, plan.num_tiles
-    yield Launch(
-        kernel=grouped_pieces_kernel,
-        grid=(G, min(-(-NUM_PROCESSORS // G), L * plan.num_splits)),
-        arguments={
-            **_arguments(query, cache, plan, scale),
-            "tops_ptr": partials.tops,
-            "totals_ptr": partials.totals,
-            "partials_ptr": partials.mixed,
-            "num_splits": plan.num_splits,
-            "L": L,
+) -> Attention:
+    """What writes mixed [T, H, P]: a program for each key head of a tile."""
+    P, shape = query.shape[2], plan.shape
+    return Attention(
+        walk_kernel=walk_grouped_kernel,
+        pieces_kernel=grouped_pieces_kernel,
+        queries={"query_ptr": query.contiguous()},
+        cache=cache,
+        plan=plan,
+        scale=scale,
+        mixed=mixed,
+        num_programs=shape.num_key_heads,
+        num_parts=1,
+        part_width=padded_size(shape.value_width),
+        constants={
+            "R": shape.num_queries_per_key,
+            "G": shape.num_key_heads,
+            "P": P,
+            "P_PADDED": max(16, padded_size(P)),
+            "BLOCK_SIZE": plan.block_size,
+            "BLOCK_N": inner_tokens(query),
         },
-        constants={**_constants(query, plan), "L_PADDED": padded_size(L)},
-        num_warps=_num_warps(query),
+        num_warps=4 if P * query.itemsize <= 256 else 8,
     )
-    yield combine_splits_launch(partials, plan, mixed, padded_size(plan.shape.value_width))
-
-
-def _arguments(query: Tensor, cache: Tensor, plan: AttentionPlan, scale: float) -> dict[str, Argument]:
-    return {
-        "query_ptr": query,
-        "cache_ptr": cache,
-        "tiles_ptr": plan.tiles,
-        "tables_ptr": plan.block_tables,
-        "scale": scale * math.log2(math.e),
-        "table_width": plan.block_tables.shape[1],
-    }
-
-
-def _constants(query: Tensor, plan: AttentionPlan) -> dict[str, int]:
-    P = query.shape[2]
-    return {
-        "R": plan.shape.num_queries_per_key,
-        "G": plan.shape.num_key_heads,
-        "P": P,
-        "P_PADDED": max(16, padded_size(P)),
-        "BLOCK_SIZE": plan.block_size,
-        "BLOCK_N": 64 if query.itemsize == 2 else 32,
-    }
-
-
-def _num_warps(query: Tensor) -> int:
-    return 4 if query.shape[2] * query.itemsize <= 256 else 8
 
 
 @triton.jit(do_not_specialize=["table_width"])

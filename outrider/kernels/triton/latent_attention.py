@@ -3,30 +3,24 @@
 Two programs share a tile, each for half of the values' width: see latent_split.py.
 """
 
-import math
-from collections.abc import Iterator
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from outrider.kernels.triton.attention_launches import Attention, inner_tokens
 from outrider.kernels.triton.attention_plan import AttentionPlan
 from outrider.kernels.triton.attention_splits import (
     FIELDS,
     ROWS,
-    Partials,
-    combine_splits_launch,
     find_tile,
     fold,
     pieces_before,
     tile_rows,
     tile_splits,
-    walks_splits,
 )
 from outrider.kernels.triton.latent_split import load_queries, mix_split
-from outrider.kernels.triton.launch import Argument, Launch
-from outrider.kernels.triton.tiles import NUM_PROCESSORS, padded_size
+from outrider.kernels.triton.tiles import padded_size
 
 
 def latent_attention(
@@ -34,85 +28,41 @@ def latent_attention(
 ) -> Tensor:
     """Absorbed MLA: queries [T, H, C] and [T, H, P] over cache rows [slots, C + P] -> [T, H, C]."""
     mixed = torch.empty(latent.shape, dtype=latent.dtype, device=latent.device)
-    for launch in latent_attention_launches(
-        latent.contiguous(), turned.contiguous(), cache, plan, scale, mixed
-    ):
+    for launch in latent_layer(latent, turned, cache, plan, scale, mixed).launches():
         launch.run()
     return mixed
 
 
-def latent_attention_launches(
+def latent_layer(
     latent: Tensor, turned: Tensor, cache: Tensor, plan: AttentionPlan, scale: float, mixed: Tensor
-) -> Iterator[Launch]:
-    """What writes mixed [T, H, C], given contiguous tensors."""
-    forms = walked_launches if walks_splits(plan, mixed, num_parts=2) else pieced_launches
-    return forms(latent, turned, cache, plan, scale, mixed)
-
-
-def walked_launches(
-    latent: Tensor, turned: Tensor, cache: Tensor, plan: AttentionPlan, scale: float, mixed: Tensor
-) -> Iterator[Launch]:
-    """A program for each half of a tile, which takes one split after another."""
-    yield Launch(
-        kernel=walk_latent_kernel,
-        grid=(2, plan.num_tiles),
-        arguments={**_arguments(latent, turned, cache, plan, scale), "mixed_ptr": mixed},
-        constants=_constants(latent, turned, plan),
-        num_warps=8,
-    )
-
-
-def pieced_launches(
-    latent: Tensor, turned: Tensor, cache: Tensor, plan: AttentionPlan, scale: float, mixed: Tensor
-) -> Iterator[Launch]:
-    """As many programs as run at a time share the halves of pieces; then splits are combined."""
-    partials = Partials.allocate(mixed, plan, num_parts=2)
-    constants, L = _constants(latent, turned, plan), plan.num_tiles
-    yield Launch(
-        kernel=latent_pieces_kernel,
-        grid=(2, min(NUM_PROCESSORS // 2, L * plan.num_splits)),
-        arguments={
-            **_arguments(latent, turned, cache, plan, scale),
-            "tops_ptr": partials.tops,
-            "totals_ptr": partials.totals,
-            "partials_ptr": partials.mixed,
-            "num_splits": plan.num_splits,
-            "L": L,
+) -> Attention:
+    """What writes mixed [T, H, C]: two programs share a tile, each for half of the width."""
+    _, H, C = latent.shape
+    P, half = turned.shape[2], max(16, padded_size(C) // 2)
+    return Attention(
+        walk_kernel=walk_latent_kernel,
+        pieces_kernel=latent_pieces_kernel,
+        queries={"latent_ptr": latent.contiguous(), "turned_ptr": turned.contiguous()},
+        cache=cache,
+        plan=plan,
+        scale=scale,
+        mixed=mixed,
+        num_programs=2,
+        num_parts=2,
+        part_width=half,
+        constants={
+            "H": H,
+            "C": C,
+            "P": P,
+            "HALF": half,
+            "P_PADDED": max(16, padded_size(P)),
+            "BLOCK_SIZE": plan.block_size,
+            "BLOCK_N": inner_tokens(latent),
         },
-        constants={**constants, "L_PADDED": padded_size(L)},
         num_warps=8,
         # On Hopper the second four warps would compute the scores again: a product takes 64 rows of four.
-        num_warps_on={90: 4},
+        num_warps_of_pieces_on={90: 4},
     )
-    yield combine_splits_launch(partials, plan, mixed, constants["HALF"])
-
-
-def _arguments(
-    latent: Tensor, turned: Tensor, cache: Tensor, plan: AttentionPlan, scale: float
-) -> dict[str, Argument]:
-    return {
-        "latent_ptr": latent,
-        "turned_ptr": turned,
-        "cache_ptr": cache,
-        "tiles_ptr": plan.tiles,
-        "tables_ptr": plan.block_tables,
-        "scale": scale * math.log2(math.e),
-        "table_width": plan.block_tables.shape[1],
-    }
-
-
-def _constants(latent: Tensor, turned: Tensor, plan: AttentionPlan) -> dict[str, int]:
-    _, H, C = latent.shape
-    P = turned.shape[2]
-    return {
-        "H": H,
-        "C": C,
-        "P": P,
-        "HALF": max(16, padded_size(C) // 2),
-        "P_PADDED": max(16, padded_size(P)),
-        "BLOCK_SIZE": plan.block_size,
-        "BLOCK_N": 64 if latent.itemsize == 2 else 32,
-    }
 
 
 @triton.jit(do_not_specialize=["table_width"])

@@ -1,13 +1,12 @@
-"""Sequences whose blocks lie in no order in a cache, and plain attention over them."""
+"""Sequences whose blocks lie in no order in a cache."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from outrider.kernels.triton.launch import Launch
 from outrider.model.batch import Span
 
 NUM_BLOCKS = 120
@@ -48,26 +47,3 @@ class Scattered:
             for block, tokens in zip(span.block_ids, context.split(BLOCK_SIZE), strict=False):
                 cache[int(block), : len(tokens)] = tokens
         return cache.flatten(0, 1)
-
-
-def run_all(launches: Callable[..., Iterable[Launch]], *arguments: object, mixed: Tensor) -> Tensor:
-    """The result of launches that write it into `mixed`."""
-    for launch in launches(*arguments, mixed):
-        launch.run()
-    return mixed
-
-
-def plain_attention(query: Tensor, keys: Tensor, values: Tensor, positions: Tensor, scale: float) -> Tensor:
-    """Softmax attention of one sequence: [T, H, K] over [N, H, K] and [N, H, W]."""
-    scores = torch.einsum("thk,nhk->htn", query, keys) * scale
-    scores = scores.masked_fill(torch.arange(len(keys)) > positions[:, None], -torch.inf)
-    return torch.einsum("htn,nhw->thw", scores.softmax(-1), values)
-
-
-def assert_close_as_plain(result: Tensor, plain: Tensor, exact: Tensor) -> None:
-    """The error is at most twice the plain formula's, but for half a unit in the last place of the result."""
-    assert result.dtype == plain.dtype
-    assert result.shape == exact.shape
-    ulp = exact.abs() * torch.finfo(result.dtype).eps
-    error = (result.double() - exact).abs() - ulp / 2
-    assert error.max() <= 2 * (plain.double() - exact).abs().max()

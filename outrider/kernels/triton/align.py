@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from outrider.kernels.triton.launch import Launch
+from outrider.kernels.triton.tiles import padded_size
 
 LARGEST_CHUNK = 1024
 
@@ -55,9 +56,9 @@ def align_launch(experts: Tensor, num_experts: int, alignment: Alignment) -> Lau
         },
         constants={
             "E": num_experts,
-            "BINS": triton.next_power_of_2(num_experts),
+            "BINS": padded_size(num_experts),
             "WIDTH": alignment.width,
-            "CHUNK": min(LARGEST_CHUNK, max(32, triton.next_power_of_2(P))),
+            "CHUNK": min(LARGEST_CHUNK, max(32, padded_size(P))),
         },
         num_warps=4,
     )

@@ -58,21 +58,8 @@ def histogram_launch(rows: Rows, histograms: Tensor, level: int, *, by_mass: boo
     return Launch(
         kernel=histogram_kernel,
         grid=rows.grid,
-        arguments={
-            "scores_ptr": rows.scores,
-            "parameters_ptr": rows.parameters,
-            "maxima_ptr": rows.maxima,
-            "searches_ptr": rows.searches,
-            "histograms_ptr": histograms,
-            **rows.cut,
-        },
-        constants={
-            "BY_MASS": by_mass,
-            "BITS": bits,
-            "SHIFT": shift,
-            "BINS": NUM_BINS,
-            **rows.blocks,
-        },
+        arguments={**rows.arguments, "histograms_ptr": histograms},
+        constants={"BY_MASS": by_mass, "BITS": bits, "SHIFT": shift, "BINS": NUM_BINS, **rows.blocks},
         num_warps=8,
     )
 

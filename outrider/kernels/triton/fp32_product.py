@@ -8,42 +8,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from outrider.kernels.triton.head_products import head_product_launch
 from outrider.kernels.triton.launch import Launch
-from outrider.kernels.triton.tiles import fp32_tile, num_tiles
+from outrider.kernels.triton.tiles import fp32_tile
 
 LANES = 16
 
 
 def fp32_product_launch(x: Tensor, weight: Tensor, y: Tensor) -> Launch:
     """y [T, H, N] = x [T, H, K] by weights [H, N, K], each head by its own."""
-    H, N, K = weight.shape
-    T = x.shape[0]
-    tile = fp32_tile(K, T)
-    return Launch(
-        kernel=fp32_product_kernel,
-        grid=(num_tiles(T, tile.block_t), num_tiles(N, tile.block_m), H),
-        arguments={
-            "x_ptr": x,
-            "w_ptr": weight,
-            "y_ptr": y,
-            "x_stride": x.stride(0),
-            "x_head_stride": x.stride(1),
-            "y_stride": y.stride(0),
-            "y_head_stride": y.stride(1),
-            "T": T,
-            "N": N,
-        },
-        constants={
-            "K": K,
-            "BLOCK_M": tile.block_m,
-            "BLOCK_T": tile.block_t,
-            "LANES": LANES,
-            "LANE_K": tile.block_k // LANES,
-            "NUM_LEVELS": LANES.bit_length() - 1,
-        },
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
-    )
+    tile = fp32_tile(weight.shape[2], x.shape[0])
+    lanes = {"LANES": LANES, "LANE_K": tile.block_k // LANES, "NUM_LEVELS": LANES.bit_length() - 1}
+    return head_product_launch(fp32_product_kernel, x, weight, y, tile, lanes)
 
 
 @triton.jit(do_not_specialize=["T"])

@@ -25,7 +25,7 @@ class Launch:
 
     kernel: Any  # of triton.jit
     grid: tuple[int, ...]
-    arguments: Mapping[str, Argument]  # by parameter, in the kernel's order
+    arguments: Mapping[str, Argument]  # by parameter
     constants: Mapping[str, Any] = field(default_factory=dict)  # its constexpr parameters
     num_warps: int = 4
     num_warps_on: Mapping[int, int] = field(default_factory=dict)  # by architecture, where it differs

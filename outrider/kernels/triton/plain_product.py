@@ -8,34 +8,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from outrider.kernels.triton.head_products import head_product_launch
 from outrider.kernels.triton.launch import Launch
-from outrider.kernels.triton.tiles import ProductShape, num_tiles, product_tile
+from outrider.kernels.triton.tiles import ProductShape, product_tile
 
 
 def plain_product_launch(x: Tensor, weight: Tensor, y: Tensor) -> Launch:
     """y [T, H, N] = x [T, H, K] by weights [H, N, K], each head by its own."""
     H, N, K = weight.shape
-    T = x.shape[0]
-    tile = product_tile(ProductShape(H=H, N=N, K=K, itemsize=weight.itemsize), T)
-    return Launch(
-        kernel=plain_product_kernel,
-        # Token tiles first: all that need a weight's tile run at the same time, and it is read once.
-        grid=(num_tiles(T, tile.block_t), num_tiles(N, tile.block_m), H),
-        arguments={
-            "x_ptr": x,
-            "w_ptr": weight,
-            "y_ptr": y,
-            "x_stride": x.stride(0),
-            "x_head_stride": x.stride(1),
-            "y_stride": y.stride(0),
-            "y_head_stride": y.stride(1),
-            "T": T,
-            "N": N,
-        },
-        constants={"K": K, "BLOCK_M": tile.block_m, "BLOCK_T": tile.block_t, "BLOCK_K": tile.block_k},
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
-    )
+    tile = product_tile(ProductShape(H=H, N=N, K=K, itemsize=weight.itemsize), x.shape[0])
+    return head_product_launch(plain_product_kernel, x, weight, y, tile, {"BLOCK_K": tile.block_k})
 
 
 @triton.jit(do_not_specialize=["T"])

@@ -54,9 +54,13 @@ class Rows:
         return len(self.scores), num_tiles(self.maxima.shape[1], self.tiles_per_program)
 
     @property
-    def cut(self) -> dict[str, int]:
-        """The sizes that a kernel is told."""
+    def arguments(self) -> dict[str, Tensor | int]:
+        """What a kernel that looks at all scores is told."""
         return {
+            "scores_ptr": self.scores,
+            "parameters_ptr": self.parameters,
+            "maxima_ptr": self.maxima,
+            "searches_ptr": self.searches,
             "V": self.scores.shape[1],
             "num_tiles": self.maxima.shape[1],
             "tiles_per_program": self.tiles_per_program,

@@ -79,15 +79,7 @@ def choose_launch(rows: Rows, verified: Verified) -> Launch:
     return Launch(
         kernel=choose_kernel,
         grid=rows.grid,
-        arguments={
-            "scores_ptr": rows.scores,
-            "parameters_ptr": rows.parameters,
-            "maxima_ptr": rows.maxima,
-            "searches_ptr": rows.searches,
-            "winners_ptr": rows.winners,
-            "finite_ptr": verified.finite,
-            **rows.cut,
-        },
+        arguments={**rows.arguments, "winners_ptr": rows.winners, "finite_ptr": verified.finite},
         constants=rows.blocks,
         num_warps=8,
     )

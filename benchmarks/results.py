@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -67,7 +67,14 @@ def _write(
 ) -> None:
     result = Result(command=command, machine=machine or host(), day=date.today().isoformat(), rows=rows)
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / f"{name}.json").write_text(json.dumps(asdict(result), indent=1) + "\n")
+    (directory / f"{name}.json").write_text(_text(result))
+
+
+def _text(result: Result) -> str:
+    """A line for each row, so that a change of one shows as one."""
+    head = json.dumps(asdict(replace(result, rows=[])), indent=1)
+    rows = ",\n".join(f"  {json.dumps(row)}" for row in result.rows)
+    return head.removesuffix("[]\n}") + f"[\n{rows}\n ]\n}}\n"
 
 
 def load(name: str, directory: Path = DIRECTORY) -> Result | None:

@@ -3,12 +3,29 @@
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from importlib import import_module
 
 import structlog
 import uvloop
 
 from outrider.rpc.config import ConfigError
 from outrider.rpc.telemetry import configure_logging, configure_tracing
+
+
+def serve_of(module: str) -> Callable[[], Awaitable[None]]:
+    """Returns what runs a module's `serve`, which is imported only then.
+
+    It raises ConfigError where something that the module imports is not installed.
+    """
+
+    async def serve() -> None:
+        try:
+            imported = import_module(module)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"{error.name} is not installed: run make setup") from None
+        await imported.serve()
+
+    return serve
 
 
 def run_service(name: str, main: Callable[[], Awaitable[None]]) -> None:

@@ -1,17 +1,6 @@
 """Runs the drafter: python -m services.drafter."""
 
-from outrider.rpc.config import ConfigError
-from outrider.rpc.main import run_service
-
-
-async def main() -> None:
-    """Runs the service. Raises ConfigError where a part that is built beside it is not there."""
-    try:
-        from services.drafter.service import serve
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name} is not installed: run make setup") from None
-    await serve()
-
+from outrider.rpc.main import run_service, serve_of
 
 if __name__ == "__main__":
-    run_service("drafter", main)
+    run_service("drafter", serve_of("services.drafter.service"))

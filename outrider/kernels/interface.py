@@ -188,12 +188,17 @@ class Kernels(Protocol):
     def experts(self, x: Tensor, choice: Choice, weights: Packed) -> Tensor:
         """The chosen experts' outputs, unweighted and unsummed: [T, D] -> [T, A, D].
 
-        Where steps are CAPTURABLE a choice may be E: of padding no expert is woken, and anything comes out.
+        A choice may be E, the number of packed experts: none is woken then, and anything comes out. Such are
+        padding and what other ranks compute. There may be no other choice at all.
         """
         ...
 
     def combine(self, outputs: Tensor, choice: Choice, shared: Tensor | None) -> Tensor:
         """Weigh [T, A, D] and add in the token's own order in fp32, the shared expert last: -> [T, D]."""
+        ...
+
+    def add_parts(self, parts: Tensor) -> Tensor:
+        """Add what the ranks computed of a layer, in rank order in fp32, rounded once: [R, T, D] -> [T, D]."""
         ...
 
     def sample_and_verify(self, logits: Tensor, scores: Tensor, rows: SamplingRows) -> Verified:

@@ -65,7 +65,7 @@ class StepRequest(_message.Message):
     def __init__(self, session: _Optional[int] = ..., epoch: _Optional[int] = ..., open: _Optional[_Union[OpenSession, _Mapping]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ...) -> None: ...
 
 class SessionOpened(_message.Message):
-    __slots__ = ("model", "numerics_id", "max_model_len", "vocab_size", "num_blocks", "block_size", "max_num_batched_tokens", "num_experts", "num_experts_per_token", "num_moe_layers", "feature_size", "device")
+    __slots__ = ("model", "numerics_id", "max_model_len", "vocab_size", "num_blocks", "block_size", "max_num_batched_tokens", "num_experts", "num_experts_per_token", "num_moe_layers", "feature_size", "device", "num_ranks")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,7 @@ class SessionOpened(_message.Message):
     NUM_MOE_LAYERS_FIELD_NUMBER: _ClassVar[int]
     FEATURE_SIZE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    NUM_RANKS_FIELD_NUMBER: _ClassVar[int]
     model: str
     numerics_id: str
     max_model_len: int
@@ -90,7 +91,8 @@ class SessionOpened(_message.Message):
     num_moe_layers: int
     feature_size: int
     device: str
-    def __init__(self, model: _Optional[str] = ..., numerics_id: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., num_experts: _Optional[int] = ..., num_experts_per_token: _Optional[int] = ..., num_moe_layers: _Optional[int] = ..., feature_size: _Optional[int] = ..., device: _Optional[str] = ...) -> None: ...
+    num_ranks: int
+    def __init__(self, model: _Optional[str] = ..., numerics_id: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., num_experts: _Optional[int] = ..., num_experts_per_token: _Optional[int] = ..., num_moe_layers: _Optional[int] = ..., feature_size: _Optional[int] = ..., device: _Optional[str] = ..., num_ranks: _Optional[int] = ...) -> None: ...
 
 class OutputTokens(_message.Message):
     __slots__ = ("token_ids", "num_accepted_tokens", "logprobs", "forced_token_ids", "grammar_complete")
@@ -127,20 +129,24 @@ class SequenceOutput(_message.Message):
     def __init__(self, sequence_id: _Optional[int] = ..., tokens: _Optional[_Union[OutputTokens, _Mapping]] = ..., failure: _Optional[_Union[SequenceFailure, _Mapping]] = ...) -> None: ...
 
 class BatchOutput(_message.Message):
-    __slots__ = ("step_id", "outputs", "forward_us", "sample_us", "num_distinct_experts", "features")
+    __slots__ = ("step_id", "outputs", "forward_us", "sample_us", "num_distinct_experts", "features", "exchange_us", "placement_version")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     FORWARD_US_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
     NUM_DISTINCT_EXPERTS_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_US_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     outputs: _containers.RepeatedCompositeFieldContainer[SequenceOutput]
     forward_us: int
     sample_us: int
     num_distinct_experts: _containers.RepeatedScalarFieldContainer[int]
     features: _containers.RepeatedCompositeFieldContainer[_features_pb2.SequenceFeatures]
-    def __init__(self, step_id: _Optional[int] = ..., outputs: _Optional[_Iterable[_Union[SequenceOutput, _Mapping]]] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., num_distinct_experts: _Optional[_Iterable[int]] = ..., features: _Optional[_Iterable[_Union[_features_pb2.SequenceFeatures, _Mapping]]] = ...) -> None: ...
+    exchange_us: int
+    placement_version: int
+    def __init__(self, step_id: _Optional[int] = ..., outputs: _Optional[_Iterable[_Union[SequenceOutput, _Mapping]]] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., num_distinct_experts: _Optional[_Iterable[int]] = ..., features: _Optional[_Iterable[_Union[_features_pb2.SequenceFeatures, _Mapping]]] = ..., exchange_us: _Optional[int] = ..., placement_version: _Optional[int] = ...) -> None: ...
 
 class StepResponse(_message.Message):
     __slots__ = ("session", "epoch", "opened", "output")

@@ -15,6 +15,46 @@ MAX_NUM_THREADS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupConfig:
+    """The processes that hold the model together, and how experts are placed on them."""
+
+    # Each computes with num_threads. More than one are started by torchrun, which this process becomes unless
+    # it was started by it.
+    num_ranks: int = 1
+    # The machines that they run on, in equal parts; each starts its own, with its number below num_nodes.
+    num_nodes: int = 1
+    node: int = 0
+    # HOST:PORT of node 0, where the ranks of several nodes find each other.
+    rendezvous: str = ""
+    # A rank that gives no sign of life for so long is taken to be stopped: the group begins anew without it.
+    peer_seconds: float = 2.0
+    # Slots for further copies of experts, beside one for each, over all ranks.
+    num_redundant_experts: int = 0
+    # Experts are moved between ranks every so often, for a gain, and so many bytes on one rank between two
+    # steps at most. 0: never.
+    rebalance_seconds: float = 60.0
+    rebalance_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("num_ranks", 1), ("num_nodes", 1), ("node", 0), ("num_redundant_experts", 0),
+            ("rebalance_seconds", 0), ("rebalance_bytes", 0),
+        ):  # fmt: skip
+            if not getattr(self, name) >= least:
+                raise ValueError(f"{_variable(name)} must be at least {least}, is {getattr(self, name)}")
+        if not self.peer_seconds > 0:
+            raise ValueError(f"{_variable('peer_seconds')} must be positive, is {self.peer_seconds:g}")
+        if self.num_ranks % self.num_nodes:
+            raise ValueError(
+                f"{_variable('num_ranks')} is {self.num_ranks}: {self.num_nodes} nodes have no equal parts of it"
+            )
+        if self.node >= self.num_nodes:
+            raise ValueError(f"{_variable('node')} is {self.node}, of {self.num_nodes} nodes")
+        if self.num_nodes > 1 and not self.rendezvous:
+            raise ValueError(f"{_variable('rendezvous')} must name node 0 as HOST:PORT")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """Settings, read from OUTRIDER_WORKER_*."""
 
@@ -46,6 +86,7 @@ class Config:
     graph_num_rows: tuple[int, ...] = (*range(1, 17), 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
     # A step that runs for longer is stuck: health under the name `liveness` fails, so that it is restarted.
     step_seconds: float = 300
+    group: GroupConfig = field(default_factory=GroupConfig)
     # The longest sequence. Unset: what the model allows.
     max_model_len: int | None = None
 

@@ -104,6 +104,8 @@ class BatchOutput:
     sample_seconds: float
     num_distinct_experts: list[int]
     features: list[SequenceFeatures] = field(default_factory=list)
+    exchange_seconds: float = 0.0
+    placement_version: int = 0
 
     def to_proto(self) -> pb.BatchOutput:
         """Writes a message."""
@@ -114,6 +116,8 @@ class BatchOutput:
             sample_us=round(self.sample_seconds * 1e6),
             num_distinct_experts=self.num_distinct_experts,
             features=[item.to_proto() for item in self.features],
+            exchange_us=round(self.exchange_seconds * 1e6),
+            placement_version=self.placement_version,
         )
 
 
@@ -149,6 +153,7 @@ class GroupFacts:
     num_moe_layers: int
     feature_size: int
     device: str
+    num_ranks: int = 1
 
     def to_proto(self) -> pb.SessionOpened:
         """Writes a message."""

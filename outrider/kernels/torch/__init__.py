@@ -2,6 +2,7 @@
 
 import torch
 
+from outrider.kernels.torch.add_parts import add_parts
 from outrider.kernels.torch.attention import grouped_attention, latent_attention
 from outrider.kernels.torch.attention_plan import plan_attention
 from outrider.kernels.torch.experts import combine, experts, pack_experts
@@ -23,6 +24,7 @@ __all__ = [
     "LIBRARIES",
     "NAME",
     "VERSION",
+    "add_parts",
     "add_rms_norm",
     "combine",
     "experts",

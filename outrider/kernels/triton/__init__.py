@@ -3,6 +3,7 @@
 import torch
 import triton
 
+from outrider.kernels.triton.add_parts import add_parts
 from outrider.kernels.triton.attention_plan import plan_attention
 from outrider.kernels.triton.combine import combine
 from outrider.kernels.triton.experts import experts, pack_experts
@@ -27,6 +28,7 @@ __all__ = [
     "LIBRARIES",
     "NAME",
     "VERSION",
+    "add_parts",
     "add_rms_norm",
     "combine",
     "experts",

@@ -198,7 +198,7 @@ class Kernels(Protocol):
         ...
 
     def add_parts(self, parts: Tensor) -> Tensor:
-        """Add what the ranks computed of a layer, in rank order in fp32, rounded once: [R, T, D] -> [T, D]."""
+        """Add the ranks' parts of a layer in rank order in fp32, rounded once: [R, T, D] -> [T, D]."""
         ...
 
     def sample_and_verify(self, logits: Tensor, scores: Tensor, rows: SamplingRows) -> Verified:

@@ -46,7 +46,7 @@ class GroupConfig:
             raise ValueError(f"{_variable('peer_seconds')} must be positive, is {self.peer_seconds:g}")
         if self.num_ranks % self.num_nodes:
             raise ValueError(
-                f"{_variable('num_ranks')} is {self.num_ranks}: {self.num_nodes} nodes have no equal parts of it"
+                f"{_variable('num_ranks')} is {self.num_ranks}: {self.num_nodes} nodes have no equal parts"
             )
         if self.node >= self.num_nodes:
             raise ValueError(f"{_variable('node')} is {self.node}, of {self.num_nodes} nodes")

@@ -37,9 +37,8 @@ def add_parts_kernel(
     offs = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
     mask = offs < D
     place = tl.program_id(0).to(tl.int64) * D + offs
-    total = tl.load(parts_ptr + place, mask=mask, other=0.0).to(tl.float32)
+    parts = parts_ptr + place
+    total = tl.load(parts, mask=mask).to(tl.float32)
     for r in range(1, R):
-        total += tl.load(parts_ptr + tl.cast(r, tl.int64) * stride + place, mask=mask, other=0.0).to(
-            tl.float32
-        )
-    tl.store(total_ptr + place, total.to(total_ptr.dtype.element_ty), mask=mask)
+        total = total + tl.load(parts + r * stride, mask=mask).to(tl.float32)
+    tl.store(total_ptr + place, total, mask=mask)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16outrider/v1/load.proto\x12\x0boutrider.v1\"\x89\x03\n\x04Load\x12\x1c\n\x14num_requests_running\x18\x01 \x01(\r\x12\x1c\n\x14num_requests_waiting\x18\x02 \x01(\r\x12\x16\n\x0ekv_cache_usage\x18\x03 \x01(\x02\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\x05 \x01(\r\x12\x11\n\tnum_steps\x18\x06 \x01(\x04\x12\x19\n\x11num_output_tokens\x18\x07 \x01(\x04\x12\x18\n\x10num_draft_tokens\x18\x08 \x01(\x04\x12\x1b\n\x13num_accepted_tokens\x18\t \x01(\x04\x12 \n\x18num_prefix_cache_queries\x18\n \x01(\x04\x12\x1d\n\x15num_prefix_cache_hits\x18\x0b \x01(\x04\x12\x17\n\x0fnum_preemptions\x18\x0c \x01(\x04\x12\x19\n\x11\x64rafter_connected\x18\r \x01(\x08\x12\x0f\n\x07step_ms\x18\x0e \x01(\x02\x12\x15\n\rscheduling_ms\x18\x0f \x01(\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16outrider/v1/load.proto\x12\x0boutrider.v1\"\xb0\x03\n\x04Load\x12\x1c\n\x14num_requests_running\x18\x01 \x01(\r\x12\x1c\n\x14num_requests_waiting\x18\x02 \x01(\r\x12\x16\n\x0ekv_cache_usage\x18\x03 \x01(\x02\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\x05 \x01(\r\x12\x11\n\tnum_steps\x18\x06 \x01(\x04\x12\x19\n\x11num_output_tokens\x18\x07 \x01(\x04\x12\x18\n\x10num_draft_tokens\x18\x08 \x01(\x04\x12\x1b\n\x13num_accepted_tokens\x18\t \x01(\x04\x12 \n\x18num_prefix_cache_queries\x18\n \x01(\x04\x12\x1d\n\x15num_prefix_cache_hits\x18\x0b \x01(\x04\x12\x17\n\x0fnum_preemptions\x18\x0c \x01(\x04\x12\x19\n\x11\x64rafter_connected\x18\r \x01(\x08\x12\x0f\n\x07step_ms\x18\x0e \x01(\x02\x12\x15\n\rscheduling_ms\x18\x0f \x01(\x02\x12\x11\n\thas_group\x18\x10 \x01(\x08\x12\x12\n\nnum_groups\x18\x11 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,5 +32,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'outrider.v1.load_pb2', _glo
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LOAD']._serialized_start=40
-  _globals['_LOAD']._serialized_end=433
+  _globals['_LOAD']._serialized_end=472
 # @@protoc_insertion_point(module_scope)

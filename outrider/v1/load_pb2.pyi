@@ -5,7 +5,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Load(_message.Message):
-    __slots__ = ("num_requests_running", "num_requests_waiting", "kv_cache_usage", "num_blocks", "num_free_blocks", "num_steps", "num_output_tokens", "num_draft_tokens", "num_accepted_tokens", "num_prefix_cache_queries", "num_prefix_cache_hits", "num_preemptions", "drafter_connected", "step_ms", "scheduling_ms")
+    __slots__ = ("num_requests_running", "num_requests_waiting", "kv_cache_usage", "num_blocks", "num_free_blocks", "num_steps", "num_output_tokens", "num_draft_tokens", "num_accepted_tokens", "num_prefix_cache_queries", "num_prefix_cache_hits", "num_preemptions", "drafter_connected", "step_ms", "scheduling_ms", "has_group", "num_groups")
     NUM_REQUESTS_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_REQUESTS_WAITING_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_USAGE_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,8 @@ class Load(_message.Message):
     DRAFTER_CONNECTED_FIELD_NUMBER: _ClassVar[int]
     STEP_MS_FIELD_NUMBER: _ClassVar[int]
     SCHEDULING_MS_FIELD_NUMBER: _ClassVar[int]
+    HAS_GROUP_FIELD_NUMBER: _ClassVar[int]
+    NUM_GROUPS_FIELD_NUMBER: _ClassVar[int]
     num_requests_running: int
     num_requests_waiting: int
     kv_cache_usage: float
@@ -36,4 +38,6 @@ class Load(_message.Message):
     drafter_connected: bool
     step_ms: float
     scheduling_ms: float
-    def __init__(self, num_requests_running: _Optional[int] = ..., num_requests_waiting: _Optional[int] = ..., kv_cache_usage: _Optional[float] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_output_tokens: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., num_prefix_cache_queries: _Optional[int] = ..., num_prefix_cache_hits: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., drafter_connected: bool = ..., step_ms: _Optional[float] = ..., scheduling_ms: _Optional[float] = ...) -> None: ...
+    has_group: bool
+    num_groups: int
+    def __init__(self, num_requests_running: _Optional[int] = ..., num_requests_waiting: _Optional[int] = ..., kv_cache_usage: _Optional[float] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_output_tokens: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., num_prefix_cache_queries: _Optional[int] = ..., num_prefix_cache_hits: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., drafter_connected: bool = ..., step_ms: _Optional[float] = ..., scheduling_ms: _Optional[float] = ..., has_group: bool = ..., num_groups: _Optional[int] = ...) -> None: ...

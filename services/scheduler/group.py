@@ -52,6 +52,7 @@ class Group:
         self._epoch = 0
         self._opened: tuple[int, int] | None = None
         self._step_id = 0
+        self.num_groups = 0
         self._call: Call | None = None
         self._retry_seconds = 0.0
         self.is_lost = asyncio.Event()
@@ -69,6 +70,7 @@ class Group:
             facts = GroupFacts.from_proto(response.opened)
             previous, self._epoch = self._opened, response.epoch
             self._opened = (self._session, self._epoch)
+            self.num_groups += previous != self._opened
             log.info("group_found", model=facts.model, numerics_id=facts.numerics_id, epoch=response.epoch)
             if previous not in (None, self._opened):
                 self._step_id = 0

@@ -22,10 +22,10 @@ class Speed:
             self.rows_per_second.add(num_rows / seconds)
 
 
-def load_message(schedule: Schedule | None, speed: Speed, *, drafter_connected: bool) -> load_pb2.Load:
-    """Writes the load; all zero before the first group."""
+def load_message(schedule: Schedule | None, speed: Speed) -> load_pb2.Load:
+    """Writes the load and the counters; all zero before the first group."""
     if schedule is None:
-        return load_pb2.Load(drafter_connected=drafter_connected)
+        return load_pb2.Load()
     counters, blocks = schedule.counters, schedule.blocks
     return load_pb2.Load(
         num_requests_running=len(schedule.running),
@@ -40,7 +40,6 @@ def load_message(schedule: Schedule | None, speed: Speed, *, drafter_connected: 
         num_prefix_cache_queries=counters.num_prefix_cache_queries,
         num_prefix_cache_hits=counters.num_prefix_cache_hits,
         num_preemptions=counters.num_preemptions,
-        drafter_connected=drafter_connected,
         step_ms=1000 * (speed.step_seconds.value or 0.0),
         scheduling_ms=1000 * (speed.own_seconds.value or 0.0),
     )

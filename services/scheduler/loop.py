@@ -211,9 +211,12 @@ class Scheduler:
         self._own_seconds += seconds
 
     def load(self) -> load_pb2.Load:
-        """Reports the load."""
-        connected = self._drafting is not None and self._drafting.drafter.is_connected
-        return load_message(self._schedule, self.speed, drafter_connected=connected)
+        """Reports the load, and who is present."""
+        load = load_message(self._schedule, self.speed)
+        load.drafter_connected = self._drafting is not None and self._drafting.drafter.is_connected
+        load.has_group = not self._group.is_lost.is_set()
+        load.num_groups = self._group.num_groups
+        return load
 
     def figures(self) -> dict[str, float]:
         """Returns what the controller shows of itself; nothing before the first group."""

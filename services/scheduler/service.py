@@ -27,8 +27,8 @@ from services.scheduler.sequence import FinishReason, Sequence
 from services.scheduler.tracing import Trace
 
 SERVICE = "outrider.v1.SchedulerService"
-# A gateway hears of the load at least so often, and no more than so often.
-LOAD_SECONDS = 1.0
+# A gateway hears of the load so often, with no other news too: from silence it knows a stopped process.
+LOAD_SECONDS = 0.5
 _PHASES = {
     pb.PHASE_THINKING: "thinking",
     pb.PHASE_ANSWER: "answer",

@@ -14,7 +14,7 @@ from math import prod
 
 from benchmarks import published
 from benchmarks.sections import markdown
-from outrider.cli.plan import BANDWIDTHS, BF16, Shape
+from outrider.cli.shape import BANDWIDTHS, BF16, Shape
 from outrider.model.config import ModelConfig
 from outrider.model.weights import layer_tensors
 
@@ -102,7 +102,7 @@ def product(kernel: str, shapes: list[tuple[int, ...]], num_rows: int, bytes_per
 def expert_work(config: ModelConfig, shape: Shape, num_rows: int) -> Iterator[Work]:
     """Yields the two products of the routed experts that independent rows wake."""
     moe = published.experts(config)
-    num_layers = shape.num_layers - shape.num_dense_layers
+    num_layers = shape.num_moe_layers
     num_distinct = shape.step(num_rows, 1.0).num_distinct_experts
     pairs = num_rows * moe.num_experts_per_token
     width = config.hidden_size + moe.expert_hidden_size

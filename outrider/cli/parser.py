@@ -51,6 +51,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--device", default="B200", choices=sorted(plan.BANDWIDTHS), help="default: %(default)s"
     )
     plan_.add_argument("--num-devices", type=positive, default=8, metavar="N", help="default: %(default)s")
+    plan_.add_argument(
+        "--num-redundant-experts", type=not_negative, default=0, metavar="N", help="copies in each layer"
+    )
     return parser
 
 
@@ -100,4 +103,12 @@ def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, is {number}")
+    return number
+
+
+def not_negative(text: str) -> int:
+    """Parses a whole number of at least 0."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, is {number}")
     return number

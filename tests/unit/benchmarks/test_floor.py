@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks import floor, published
-from outrider.cli.plan import Shape
+from outrider.cli.shape import Shape
 
 
 @pytest.mark.parametrize("model", published.MODELS)

@@ -1,4 +1,5 @@
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -6,8 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from benchmarks import published
 from outrider.cli import main
-from outrider.cli.plan import BANDWIDTHS, Shape
+from outrider.cli.shape import BANDWIDTHS, Shape
+from outrider.cli.shard import Shard
 from tests.unit.model.quantized_models import fp8_config, int4_config, write_pair
 
 # The published config.json of Kimi K2.5, as far as it decides what is read.
@@ -95,6 +98,66 @@ def test_the_last_line_of_a_plan_is_its_json(tmp_path: Path, capsys: pytest.Capt
     plan = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert plan["kv_bytes_per_token"] == 70_272
     assert plan["steps"][0].keys() == {"num_tokens", "num_distinct_experts", "bytes", "milliseconds"}
+    assert [step["num_tokens"] for step in plan["rank"]["steps"]] == [s["num_tokens"] for s in plan["steps"]]
+    assert plan["rank"]["kv_bytes_per_token"] == 70_272
+
+
+def test_ranks_together_hold_the_model_once_but_for_what_is_whole_on_each() -> None:
+    shape = Shape.from_config(KIMI_K25)
+    alone, eighth = (Shard(shape=shape, num_ranks=num_ranks) for num_ranks in (1, 8))
+    # The inward products, the gate in fp32, and the embedding.
+    whole = 61 * 7168 * (1536 + 576) * 2 + 60 * 7168 * 384 * 4 + 7168 * 163840 * 2
+    assert 8 * eighth.weight_bytes - alone.weight_bytes == pytest.approx(7 * whole, rel=1e-9)
+
+
+def test_copies_of_experts_are_held_beside_them() -> None:
+    shape = Shape.from_config(KIMI_K25)
+    few, many = (Shard(shape=shape, num_ranks=8, num_redundant_experts=number) for number in (0, 32))
+    assert (few.num_slots, many.num_slots) == (48, 52)
+    assert many.weight_bytes - few.weight_bytes == pytest.approx(60 * 4 * shape.bytes_per_expert)
+
+
+def test_one_rank_reads_what_the_whole_model_does_with_its_gate_in_fp32() -> None:
+    shape = Shape.from_config(KIMI_K25)
+    step = Shard(shape=shape, num_ranks=1).step(8, "B200", BANDWIDTHS["B200"])
+    assert step.bytes == pytest.approx(shape.step(8, 1.0).bytes + 60 * 384 * 7168 * 2)
+    assert (step.num_exchanges, step.exchange_bytes, step.exchange_milliseconds) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 8, 64])
+def test_the_busiest_rank_wakes_as_many_experts_as_chance_has_it(num_tokens: int) -> None:
+    source, most = random.Random(num_tokens), []
+    for _ in range(400):
+        woken = {expert for _ in range(num_tokens) for expert in source.sample(range(384), 8)}
+        most.append(max(sum(expert // 48 == rank for expert in woken) for rank in range(8)))
+    found = Shard(shape=Shape.from_config(KIMI_K25), num_ranks=8).num_distinct_experts(num_tokens)
+    assert found == pytest.approx(sum(most) / len(most), rel=0.05)
+
+
+def test_every_layer_exchanges_twice_and_a_step_ends_with_its_logits() -> None:
+    shard = Shard(shape=Shape.from_config(KIMI_K25), num_ranks=8)
+    step = shard.step(4, "B200", BANDWIDTHS["B200"])
+    assert step.num_exchanges == 2 * 61 + 1
+    # Rows of 7,168: one after each attention and the dense block, nine after the experts; then the logits.
+    rows = 61 + 1 + 60 * 9
+    assert step.exchange_bytes == 7 * 4 * 2 * (rows * 7168 + 163840 // 8)
+
+
+def test_what_ranks_cannot_share_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(KIMI_K25))
+    assert main(["plan", str(config), "--num-devices", "128"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "64 attention heads cannot be split over 128 ranks"
+    assert main(["plan", str(config), "--num-devices", "128", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rank"] is None
+
+
+def test_blocks_of_fp8_are_not_split() -> None:
+    shape = Shape.from_config(published.raw_config("deepseek-v3"))
+    assert list(Shard(shape=shape, num_ranks=8).obstacles()) == []
+    (dense, shared) = Shard(shape=shape, num_ranks=32).obstacles()
+    assert dense == "18432 dense hidden numbers cannot be split in multiples of 128 over 32 ranks"
+    assert shared.startswith("2048 shared hidden numbers")
 
 
 def test_a_quantization_that_is_not_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,11 +13,14 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # gRPC waits 1 s growing to 120 s before it reconnects; a restarted peer is to be found at once.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    # A peer whose machine vanished sends no reset: find out within 15 s, also when nothing is in flight.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.max_reconnect_backoff_ms", 250),
+    # Despite its name this is how long an attempt may take: a busy peer needs some time to greet.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    # A peer that moved has another address; gRPC asks for it once in 30 s.
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
+    # A peer whose machine vanished sends no reset: find out within 5 s, also when nothing is in flight.
+    ("grpc.keepalive_time_ms", 2_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # gRPC's limit on received messages is 4 MiB.

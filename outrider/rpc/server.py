@@ -181,10 +181,10 @@ def _options(max_message_bytes: int) -> tuple[tuple[str, int], ...]:
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         # Lets idle peers ping as often as our channels do; the default answers with "too many pings".
-        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
         ("grpc.keepalive_permit_without_calls", 1),
         # A client whose machine vanished must free its sequence.
-        ("grpc.keepalive_time_ms", 10_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_time_ms", 5_000),
+        ("grpc.keepalive_timeout_ms", 3_000),
     )

@@ -131,6 +131,8 @@ class BatchOutput:
     outputs: dict[int, SequenceOutput]
     num_distinct_experts: Tokens[int] = ()
     features: Tokens[Features] = ()
+    exchange_seconds: float = 0.0
+    placement_version: int = 0
 
     @classmethod
     def from_proto(cls, message: pb.BatchOutput) -> Self:
@@ -139,6 +141,8 @@ class BatchOutput:
             outputs={item.sequence_id: SequenceOutput.from_proto(item) for item in message.outputs},
             num_distinct_experts=tuple(message.num_distinct_experts),
             features=[Features.from_proto(item) for item in message.features],
+            exchange_seconds=message.exchange_us / 1e6,
+            placement_version=message.placement_version,
         )
 
 
@@ -158,6 +162,7 @@ class GroupFacts:
     num_moe_layers: int = 0
     feature_size: int = 0  # 0: there are no hidden vectors to be had
     device: str = ""
+    num_ranks: int = 1
 
     @property
     def experts(self) -> ModelFacts:

@@ -47,6 +47,9 @@ class Config:
 
     # How long health stays good and sequences are kept, and how long a new stream waits, without a group.
     group_patience_seconds: float = 30.0
+    # A step takes less. One unanswered for so long is asked for again on a new stream, which costs nothing,
+    # as it is not run again; and until an answer comes there is no group.
+    step_patience_seconds: float = 60.0
     # A gateway that reads nothing for so long is cut off.
     gateway_patience_seconds: float = 10.0
 
@@ -76,6 +79,8 @@ class Config:
             value = getattr(self, item.name)
             if isinstance(value, int | float) and not value >= 0:
                 raise ValueError(f"{item.name} must not be negative, is {value:g}")
+        if not self.step_patience_seconds:
+            raise ValueError("step_patience_seconds must be positive, is 0")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Self:

@@ -45,6 +45,9 @@ class Counters:
     # What came from the drafter and could not be used: out of bounds, or with confidences that are none.
     num_unusable_drafts: int = 0
 
+    # The placement of experts that the last step ran under, as the group numbers them.
+    placement_version: int = 0
+
     @property
     def num_accepted_tokens_by_position(self) -> list[int]:
         """Returns how many accepted tokens stood at each place of their draft."""

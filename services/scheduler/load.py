@@ -13,11 +13,13 @@ class Speed:
 
     step_seconds: Recent = field(default_factory=Recent)
     own_seconds: Recent = field(default_factory=Recent)
+    exchange_seconds: Recent = field(default_factory=Recent)
     rows_per_second: Recent = field(default_factory=Recent)
 
-    def add_step(self, *, seconds: float, num_rows: int, max_num_rows: int) -> None:
+    def add_step(self, *, seconds: float, exchange_seconds: float, num_rows: int, max_num_rows: int) -> None:
         """Notes a step; only one that is at least half full says how fast prompts can be computed."""
         self.step_seconds.add(seconds)
+        self.exchange_seconds.add(exchange_seconds)
         if 2 * num_rows >= max_num_rows and seconds > 0:
             self.rows_per_second.add(num_rows / seconds)
 
@@ -42,4 +44,7 @@ def load_message(schedule: Schedule | None, speed: Speed) -> load_pb2.Load:
         num_preemptions=counters.num_preemptions,
         step_ms=1000 * (speed.step_seconds.value or 0.0),
         scheduling_ms=1000 * (speed.own_seconds.value or 0.0),
+        exchange_ms=1000 * (speed.exchange_seconds.value or 0.0),
+        num_ranks=schedule.facts.num_ranks,
+        placement_version=counters.placement_version,
     )

@@ -44,7 +44,12 @@ class Scheduler:
         self.is_draining = False
         self.last_step_seconds = 0.0
         self.last_own_seconds = 0.0
-        self._group = Group(worker, self.presence, on_lost=self.wake)
+        self._group = Group(
+            worker,
+            self.presence,
+            step_patience_seconds=config.step_patience_seconds,
+            on_lost=self.wake,
+        )
         self.counters = Counters()
         self._limits = Limits(
             max_num_batched_tokens=config.max_num_batched_tokens,
@@ -139,6 +144,8 @@ class Scheduler:
             self.schedule.process(batch, answer)
             if batch.steps:
                 self._learn(batch, shape, answer, began)
+                if self._drafting is not None:
+                    self._drafting.show(batch, answer)
         self._flush()
         self.count_own(time.perf_counter() - began)
         self.last_own_seconds, self._own_seconds = self._own_seconds, 0.0
@@ -146,7 +153,10 @@ class Scheduler:
         metrics.scheduling_seconds.observe(self.last_own_seconds)
 
     def _learn(self, batch: Batch, shape: StepShape, answer: BatchOutput, answered_at: float) -> None:
-        """Notes what the step took."""
+        """Notes what the step took, unless the way to the group broke meanwhile and took its time too."""
+        if self._group.is_repeated:
+            self._answered_at = None
+            return
         self.last_step_seconds = answered_at - self._step_began
         overhead = self._step_began - self._answered_at if self._answered_at is not None else 0.0
         self._answered_at = answered_at
@@ -156,10 +166,13 @@ class Scheduler:
         num_drafted = sum(len(step.draft_token_ids) for step in batch.steps)
         self.counters.verification_seconds += self.last_step_seconds * num_drafted / shape.num_rows
         most = self.schedule.max_num_batched_tokens
-        self.speed.add_step(seconds=self.last_step_seconds, num_rows=shape.num_rows, max_num_rows=most)
+        self.speed.add_step(
+            seconds=self.last_step_seconds,
+            exchange_seconds=answer.exchange_seconds,
+            num_rows=shape.num_rows,
+            max_num_rows=most,
+        )
         metrics.observe_step(self.last_step_seconds, answer.num_distinct_experts)
-        if self._drafting is not None:
-            self._drafting.show(batch, answer)
 
     def _begin(self, facts: GroupFacts) -> None:
         """Takes up the first session, or the same one again."""
@@ -170,6 +183,7 @@ class Scheduler:
         """Computes every sequence again on a group that lost its blocks; on another model none can go on."""
         if not facts.continues(self.schedule.facts):
             self._dismiss(Unavailable("the group behind this scheduler has become another"))
+        self._answered_at = None
         self.schedule.controller = self._take_up(facts)
         self.schedule.void(facts)
         self._flush()
@@ -214,7 +228,7 @@ class Scheduler:
         """Reports the load, and who is present."""
         load = load_message(self._schedule, self.speed)
         load.drafter_connected = self._drafting is not None and self._drafting.drafter.is_connected
-        load.has_group = not self._group.is_lost.is_set()
+        load.has_group = self.presence.is_present
         load.num_groups = self._group.num_groups
         return load
 

@@ -28,6 +28,9 @@ distinct_experts = Histogram(
 _GAUGES = {
     "num_requests_running": "Sequences that run in the batches.",
     "num_requests_waiting": "Sequences that are admitted and wait.",
+    "has_group": "Whether there is a group of workers now.",
+    "num_ranks": "Ranks that hold the model together.",
+    "placement_version": "The placement of experts that the last step ran under.",
 }
 _COUNTERS = {
     "prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
@@ -35,6 +38,7 @@ _COUNTERS = {
     "num_preemptions": "Sequences set back to be computed again.",
     "num_steps": "Steps run.",
     "num_output_tokens": "Tokens put out.",
+    "num_groups": "Groups and incarnations of a group so far.",
 }
 _DRAFT_COUNTERS = {
     "spec_decode_verification_seconds": "Time of steps, by the part of their rows that were drafts.",
@@ -77,6 +81,11 @@ class SchedulerCollector(Collector):
             yield GaugeMetricFamily(f"outrider_{name}", text, getattr(load, name))
         yield GaugeMetricFamily(
             "outrider_kv_cache_usage_perc", "Fraction of the blocks held.", load.kv_cache_usage
+        )
+        yield GaugeMetricFamily(
+            "outrider_exchange_seconds",
+            "Mean time of late that a step spends exchanging parts between the ranks.",
+            load.exchange_ms / 1000,
         )
         for name, text in _COUNTERS.items():
             yield CounterMetricFamily(f"outrider_{name}", text, getattr(load, _LOAD_NAMES.get(name, name)))

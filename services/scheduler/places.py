@@ -48,6 +48,9 @@ class Places:
         self._begin(facts)
         for sequence in list(self.running.values()):
             self._wait_again(sequence)
+            if not sequence.is_announced:
+                # What it was found to have cached is gone before it was of use.
+                sequence.num_cached_tokens = None
 
     def take_released(self) -> list[int]:
         """Returns the sequences that the group is to forget, and begins anew."""

@@ -16,6 +16,11 @@ class GroupPresence:
         self._timer: asyncio.TimerHandle | None = None
         self.is_serving = False
 
+    @property
+    def is_present(self) -> bool:
+        """Whether there is a group now."""
+        return self._present.is_set()
+
     def found(self) -> None:
         """Notes that a session is open."""
         if self._timer is not None:

@@ -126,6 +126,7 @@ class Schedule:
         assert batch is self._in_flight
         self._in_flight = None
         self.counters.num_steps += bool(batch.steps)
+        self.counters.placement_version = answer.placement_version
         for step in batch.steps:
             if step.sequence.state is SequenceState.RUNNING:
                 self._advance(step, answer.outputs.get(step.sequence.id))
@@ -206,10 +207,10 @@ class Schedule:
                 num_new_tokens=rows.take(num_wanted, num_reserved=num_behind),
             )
         )
-        sequence.num_steps += 1
 
     def _advance(self, step: SequenceStep, output: SequenceOutput | None) -> None:
         sequence, phase = step.sequence, step.sequence.phase
+        sequence.num_steps += 1
         advance = commit(step, output, self.facts.vocab_size)
         if advance.num_output_tokens:
             self.counters.num_output_tokens += advance.num_output_tokens

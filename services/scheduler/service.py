@@ -47,7 +47,9 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         self, request_iterator: AsyncIterator[pb.ServeRequest], context: grpc.aio.ServicerContext
     ) -> None:
         """Carries all requests of one gateway."""
-        await self._scheduler.presence.wait()
+        # While a group that was there is re-forming its sequences wait, and new ones may.
+        if not self._scheduler.presence.is_serving:
+            await self._scheduler.presence.wait()
         if self._scheduler.is_draining:
             raise Unavailable("the scheduler is shutting down")
         gateway = self._scheduler.open_gateway()

@@ -30,7 +30,7 @@ demo: setup
 	$(BIN)/python -m services.demo
 
 up: setup
-	$(BIN)/python -m services $(if $(MODEL),--model $(MODEL)) $(if $(DRAFTER),--drafter $(DRAFTER))
+	$(BIN)/python -m services $(if $(MODEL),--model $(MODEL)) $(if $(DRAFTER),--drafter $(DRAFTER)) $(if $(RANKS),--ranks $(RANKS)) $(if $(PAIRS),--pairs $(PAIRS))
 
 test: setup
 	$(BIN)/python -m pytest

@@ -24,6 +24,8 @@ def parse(arguments: list[str]) -> tuple[Settings, bool]:
         drafter=_sources(found.drafter, found.model, found.draft_model),
         draft_model=found.draft_model and found.draft_model.absolute(),
         draft_head=found.draft_head and found.draft_head.absolute(),
+        num_ranks=found.ranks,
+        num_pairs=found.pairs,
         state=state,
         grpc_port=found.grpc_port,
         http_port=found.http_port,
@@ -46,6 +48,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--drafter", metavar="LIST", help=f"{sources} (default: suffix, and model if there is a draft model)")
     add("--draft-model", type=Path, metavar="DIR", help="default: draft-model beside the model's files")
     add("--draft-head", type=Path, metavar="DIR", help="default: draft-head beside the model's files")
+    add("--ranks", type=int, default=1, metavar="N", help="processes that hold the model (default: 1)")
+    add("--pairs", type=int, default=1, metavar="N", help="schedulers with such a group each (default: 1)")
     kept = "where what is learnt is kept; or none (default: outrider in $XDG_STATE_HOME)"
     add("--state", metavar="DIR", help=kept)
     add("--grpc-port", type=int, default=50051, metavar="P", help="0: any free port (default: %(default)s)")
@@ -72,7 +76,7 @@ async def serve(settings: Settings, *, verbose: bool) -> None:
 
 async def _announce(stack: Stack) -> None:
     await stack.wait_until_ready()
-    sys.stdout.write(f"gRPC  {stack.grpc_address}\nHTTP  {stack.http_url}  (/healthz, /metrics)\n")
+    sys.stdout.write(f"gRPC  {stack.grpc_address}\nHTTP  {stack.http_url}  (/healthz, /livez, /metrics)\n")
     sys.stdout.write(f'ready; try: {_command(stack)} "What is 17 + 25?"  (Ctrl-C stops)\n')
     sys.stdout.flush()
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from benchmarks.processes import logs_of, services_of
+
 ROOT = Path(__file__).parents[1]
 SERVICES = ("worker", "drafter", "scheduler", "gateway")
 # On free ports, and keeping nothing: options that follow have the last word.
@@ -17,61 +19,44 @@ ANYWHERE = ("--grpc-port", "0", "--http-port", "0", "--state", "none")
 
 
 class RunningStack:
-    """A stack that serves."""
+    """A stack that serves: services are named as worker, worker-2, and the ranks of a group as worker.0."""
 
     def __init__(self, process: subprocess.Popen[str], target: str, http: str) -> None:
         self.process = process
         self.target = target
         self.http = http
 
-    def pid(self, service: str) -> int:
-        """Returns the process id of a service; raises LookupError while it does not run."""
-        for pid, command in children_of(self.process.pid):
-            if f"services.{service}" in command:
-                return pid
-        raise LookupError(service)
+    def pid(self, name: str) -> int:
+        """Returns the process id of a service or a rank; raises LookupError while it does not run."""
+        return services_of(self.process.pid)[name].pid
 
     def pids(self) -> dict[str, int]:
-        """Returns the process ids of the services that run."""
-        found = {}
-        for service in SERVICES:
-            with suppress(LookupError):
-                found[service] = self.pid(service)
-        return found
+        """Returns the process ids of all that run."""
+        return {name: process.pid for name, process in services_of(self.process.pid).items()}
 
     def metrics_address(self, service: str) -> str:
         """Returns HOST:PORT of a service's own HTTP side, read from its environment."""
-        variables = (Path("/proc") / str(self.pid(service)) / "environ").read_text().split("\0")
-        values = {name: value for name, _, value in (variable.partition("=") for variable in variables)}
+        values = services_of(self.process.pid)[service].variables()
         return f"127.0.0.1:{values[f'OUTRIDER_{service.upper()}_HTTP_PORT']}"
 
     def log(self, service: str) -> str:
         """Returns what a service has written since the stack began."""
-        return (Path("/proc") / str(self.pid(service)) / "fd" / "1").resolve().read_text()
+        return logs_of(self.process.pid)[service].read_text()
 
-    def kill(self, service: str) -> None:
-        """Kills a service as the kernel would; the stack starts it again."""
-        os.kill(self.pid(service), signal.SIGKILL)
+    def send(self, number: signal.Signals, name: str) -> int:
+        """Sends a service or a rank a signal and returns its process id."""
+        os.kill(pid := self.pid(name), number)
+        return pid
 
-    def restart(self, service: str, *, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ends a service and returns when the stack has started it again."""
-        before = self.pid(service)
-        os.kill(before, number)
-        while self.pids().get(service, before) == before:
+    def kill(self, name: str) -> None:
+        """Kills a process as the kernel would; the stack starts it again."""
+        self.send(signal.SIGKILL, name)
+
+    def restart(self, name: str, *, number: signal.Signals = signal.SIGTERM) -> None:
+        """Ends a process by a signal and returns when it has been started again."""
+        before = self.send(number, name)
+        while self.pids().get(name, before) == before:
             time.sleep(0.05)
-
-
-def children_of(parent: int) -> Iterator[tuple[int, list[str]]]:
-    """Yields the process id and command line of each child, read from /proc."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                command = (entry / "cmdline").read_text().split("\0")
-            except OSError:
-                continue
-            if int(fields[1]) == parent:
-                yield int(entry.name), command
 
 
 @contextmanager

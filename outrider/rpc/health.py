@@ -1,4 +1,4 @@
-"""The health of a service, as grpc.health.v1 and as /healthz show it."""
+"""The health of a service, as grpc.health.v1, /healthz and /livez show it."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The HTTP side of a service: /healthz and /metrics, in the service's own loop."""
+"""The HTTP side of a service: /healthz, /livez and /metrics, in the service's own loop."""
 
 import contextlib
 import socket
@@ -28,7 +28,13 @@ class HttpServer:
     def __init__(self, health: Health, *, drain_seconds: float) -> None:
         self._health = health
         self._config = uvicorn.Config(
-            Starlette(routes=[Route("/healthz", self._healthz), Route("/metrics", _metrics)]),
+            Starlette(
+                routes=[
+                    Route("/healthz", self._healthz),
+                    Route("/livez", self._livez),
+                    Route("/metrics", _metrics),
+                ]
+            ),
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -50,6 +56,9 @@ class HttpServer:
 
     async def _healthz(self, request: Request) -> Response:
         return PlainTextResponse("ok\n") if self._health.serving else PlainTextResponse("not serving\n", 503)
+
+    async def _livez(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n") if self._health.alive else PlainTextResponse("stuck\n", 503)
 
 
 async def _metrics(request: Request) -> Response:

@@ -16,6 +16,11 @@ def default_sources(model: Path, draft_model: Path | None = None) -> tuple[str, 
     return (*DEFAULT_SOURCES, "model") if has_draft_model else DEFAULT_SOURCES
 
 
+def name_of(service: str, pair: int) -> str:
+    """Returns what a service of a pair is called: worker, worker-2 and so on."""
+    return service if pair == 1 else f"{service}-{pair}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Port 0: any free one. An empty `drafter`: no speculation. No `state`: what is learnt is forgotten.
@@ -27,6 +32,9 @@ class Settings:
     drafter: tuple[str, ...] = DEFAULT_SOURCES
     draft_model: Path | None = None
     draft_head: Path | None = None
+    # Processes that hold the model together, and how many times over it is held, each with its scheduler.
+    num_ranks: int = 1
+    num_pairs: int = 1
     state: Path | None = None
     grpc_port: int = 50051
     http_port: int = 8080
@@ -46,10 +54,20 @@ class Settings:
         """Where the drafter keeps its memory: one for each model, as token ids mean nothing to another."""
         return self.state / "drafter" / self.model.name if self.state else None
 
+    def scheduler_state_directory(self, pair: int) -> Path | None:
+        """Where a pair's scheduler keeps what it has measured: one for each, as it writes its files whole."""
+        return self.state / name_of("scheduler", pair) if self.state else None
+
     @property
-    def scheduler_state_directory(self) -> Path | None:
-        """Where the scheduler keeps what it has measured."""
-        return self.state / "scheduler" if self.state else None
+    def state_directories(self) -> list[Path]:
+        """All that is kept, and before it the directory that holds it."""
+        schedulers = map(self.scheduler_state_directory, self.pairs)
+        return [found for found in (self.state, self.snapshot_directory, *schedulers) if found]
+
+    @property
+    def pairs(self) -> range:
+        """The numbers of the pairs, which services are named by."""
+        return range(1, self.num_pairs + 1)
 
     def _beside_model(self, source: str, named: Path | None, default: str) -> Path | None:
         return (named or self.model / default) if source in self.drafter else None
@@ -59,6 +77,9 @@ class Settings:
         for name in ("config.json", "tokenizer_config.json"):
             if not (self.model / name).is_file():
                 raise StartError(f"--model {self.model}: no {name} in it")
+        for option, number in (("--ranks", self.num_ranks), ("--pairs", self.num_pairs)):
+            if number < 1:
+                raise StartError(f"{option} {number}: must be at least 1")
         for source in self.drafter:
             if source not in DRAFT_SOURCES:
                 raise StartError(

@@ -1,5 +1,6 @@
 """Where the local stack keeps what it has learnt: below one directory that only its owner may read."""
 
+import fcntl
 import os
 import stat
 from collections.abc import Mapping
@@ -36,3 +37,22 @@ def make_private(directory: Path) -> None:
         )
     if not os.access(directory, os.W_OK | os.X_OK):
         raise StartError(f"--state {directory}: Permission denied")
+
+
+class Lock:
+    """Holds a state directory for one stack, until it is released or the process ends."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises StartError naming the option if another stack holds it."""
+        self._file = (directory / "lock").open("w")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise StartError(
+                f"--state {directory}: another stack keeps what it learns there; name another, or none"
+            ) from None
+
+    def release(self) -> None:
+        """Lets another stack have it."""
+        self._file.close()

@@ -12,9 +12,10 @@ from services.__main__ import parse
 from services.drafter.config import Config as DrafterConfig
 from services.drafter.snapshot import file_name
 from services.local.child import StartError
-from services.local.programs import SERVICES, programs
+from services.local.ports import free_ports
+from services.local.programs import programs
 from services.local.settings import Settings
-from services.local.state import default_state, make_private
+from services.local.state import Lock, default_state, make_private
 from services.scheduler.config import Config as SchedulerConfig
 from tests.unit.deploy.configs import CONFIGS
 
@@ -37,7 +38,7 @@ def add_source(directory: Path) -> Path:
 
 def environments(settings: Settings) -> dict[str, dict[str, str]]:
     settings.check()
-    return {program.service: dict(program.environment) for program in programs(settings)}
+    return {program.name: dict(program.environment) for program in programs(settings)}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,9 @@ def test_the_services_understand_what_they_are_told(model: Path, tmp_path: Path)
     arguments = ["--model", str(model), "--drafter", "suffix,model,head", "--state", str(tmp_path / "state")]
     settings, _ = parse(arguments)
     told = environments(settings)
-    worker, drafter, scheduler, gateway = (CONFIGS[name].from_env(told[name]) for name in SERVICES)
+    worker, drafter, scheduler, gateway = (
+        CONFIGS[name].from_env(told[name]) for name in ("worker", "drafter", "scheduler", "gateway")
+    )
     assert worker.model_dir == gateway.model_dir == drafter.target_dir == model
     assert worker.head_dir == drafter.head_dir == model / "draft-head"
     assert (drafter.sources, drafter.model_dir) == (("suffix", "model", "head"), model / "draft-model")
@@ -154,3 +157,54 @@ def test_the_readmes_command_erases_what_the_local_stack_keeps(tmp_path: Path) -
     command = command.replace(".venv/bin/python", sys.executable)
     subprocess.run(command, shell=True, cwd=root, env=os.environ | {"HOME": str(tmp_path)}, check=True)
     assert not kept.exists()
+
+
+def test_each_pair_has_a_group_and_a_scheduler_of_its_own(model: Path, tmp_path: Path) -> None:
+    options = ["--model", str(model), "--pairs", "2", "--state", str(tmp_path / "state")]
+    told = environments(parse(options)[0])
+    assert [*told] == ["worker", "worker-2", "drafter", "scheduler", "scheduler-2", "gateway"]
+    schedulers = [CONFIGS["scheduler"].from_env(told[name]) for name in ("scheduler", "scheduler-2")]
+    workers = [CONFIGS["worker"].from_env(told[name]) for name in ("worker", "worker-2")]
+    drafter = CONFIGS["drafter"].from_env(told["drafter"])
+    assert [one.worker for one in schedulers] == [f"127.0.0.1:{one.listen.grpc_port}" for one in workers]
+    assert {one.drafter for one in schedulers} == {f"127.0.0.1:{drafter.listen.grpc_port}"}
+    assert CONFIGS["gateway"].from_env(told["gateway"]).schedulers == tuple(
+        f"127.0.0.1:{one.listen.grpc_port}" for one in schedulers
+    )
+    # Files are written whole, so two that write the same one would lose what the other has learnt.
+    assert [one.state_dir.name for one in schedulers] == ["scheduler", "scheduler-2"]
+
+
+def test_ranks_and_pairs_share_the_cores_alike(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(12)), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    settings, _ = parse(["--model", str(model), "--ranks", "2", "--pairs", "2"])
+    told = environments(settings)
+    assert {name: told[name]["OMP_NUM_THREADS"] for name in ("worker", "worker-2", "scheduler")} == {
+        "worker": "3",
+        "worker-2": "3",
+        "scheduler": "1",
+    }
+    assert CONFIGS["worker"].from_env(told["worker-2"]).group.num_ranks == 2
+
+
+@pytest.mark.parametrize("option", ["--ranks", "--pairs"])
+def test_none_at_all_is_refused(model: Path, option: str) -> None:
+    settings, _ = parse(["--model", str(model), option, "0"])
+    with pytest.raises(StartError, match=f"^{option} 0: must be at least 1$"):
+        settings.check()
+
+
+def test_every_rank_has_ports_that_no_other_has() -> None:
+    ports = [port + 10 * rank for port in free_ports(20, num_ranks=8) for rank in range(8)]
+    assert len(set(ports)) == 160
+    with pytest.raises(StartError, match="--ranks 2000: there are no free ports"):
+        free_ports(1, num_ranks=2000)
+
+
+def test_a_state_directory_is_for_one_stack_at_a_time(tmp_path: Path) -> None:
+    lock = Lock(tmp_path)
+    with pytest.raises(StartError, match=f"^--state {tmp_path}: another stack keeps"):
+        Lock(tmp_path)
+    lock.release()
+    Lock(tmp_path).release()

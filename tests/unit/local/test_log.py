@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from services.local.child import Child, Program
+from services.local.log import Log
 
-PROGRAM = Program(service="worker", environment={}, address="127.0.0.1:1", http_url="http://127.0.0.1:1")
 CRITICAL = {"event": "service_failed", "level": "critical", "exception": "Traceback\nValueError: no"}
 
 
@@ -25,7 +24,7 @@ CRITICAL = {"event": "service_failed", "level": "critical", "exception": "Traceb
 def test_the_last_line_is_what_it_does_or_why_it_ends(
     tmp_path: Path, lines: str, event: str, is_failing: bool
 ) -> None:
-    log = tmp_path / "worker.log"
-    log.write_text(lines)
-    child = Child(PROGRAM, log_path=log, report=lambda line: None)
-    assert (child.last_event(), child.is_failing) == (event, is_failing)
+    path = tmp_path / "worker.log"
+    path.write_text(lines)
+    log = Log(path)
+    assert (log.last_event, log.is_failing) == (event, is_failing)

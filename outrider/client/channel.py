@@ -10,11 +10,15 @@ DEFAULT_TARGET = "127.0.0.1:50051"
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # gRPC waits 1 s growing to 120 s before it reconnects; a restarted gateway is to be found at once.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # A gateway whose machine vanished sends no reset. Load balancers refuse more frequent pings.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    # Despite its name this is how long an attempt may take, and the way may be long.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
+    # A gateway whose machine vanished sends no reset. No client of gRPC pings more often than this, as load
+    # balancers might refuse it.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # Tried: the keepalive's own limit passes unnoticed, and this one is 60 s.
+    ("grpc.http2.ping_timeout_ms", 5_000),
     # Long conversations pass gRPC's 4 MiB.
     ("grpc.max_send_message_length", 64 * 1024 * 1024),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),

@@ -21,6 +21,8 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # A peer whose machine vanished sends no reset: find out within 5 s, also when nothing is in flight.
     ("grpc.keepalive_time_ms", 2_000),
     ("grpc.keepalive_timeout_ms", 3_000),
+    # Tried: the keepalive's own limit passes unnoticed, and this one is 60 s.
+    ("grpc.http2.ping_timeout_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # gRPC's limit on received messages is 4 MiB.

@@ -187,4 +187,5 @@ def _options(max_message_bytes: int) -> tuple[tuple[str, int], ...]:
         # A client whose machine vanished must free its sequence.
         ("grpc.keepalive_time_ms", 5_000),
         ("grpc.keepalive_timeout_ms", 3_000),
+        ("grpc.http2.ping_timeout_ms", 3_000),
     )

@@ -281,18 +281,24 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class SchedulerStats(_message.Message):
-    __slots__ = ("address", "connected", "model", "numerics_id", "load")
+    __slots__ = ("address", "connected", "model", "numerics_id", "load", "takes_requests", "num_requests", "num_known_blocks")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_ID_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    TAKES_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_KNOWN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     address: str
     connected: bool
     model: str
     numerics_id: str
     load: _load_pb2.Load
-    def __init__(self, address: _Optional[str] = ..., connected: bool = ..., model: _Optional[str] = ..., numerics_id: _Optional[str] = ..., load: _Optional[_Union[_load_pb2.Load, _Mapping]] = ...) -> None: ...
+    takes_requests: bool
+    num_requests: int
+    num_known_blocks: int
+    def __init__(self, address: _Optional[str] = ..., connected: bool = ..., model: _Optional[str] = ..., numerics_id: _Optional[str] = ..., load: _Optional[_Union[_load_pb2.Load, _Mapping]] = ..., takes_requests: bool = ..., num_requests: _Optional[int] = ..., num_known_blocks: _Optional[int] = ...) -> None: ...
 
 class GetStatsResponse(_message.Message):
     __slots__ = ("schedulers",)

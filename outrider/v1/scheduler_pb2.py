@@ -27,39 +27,39 @@ from outrider.v1 import load_pb2 as outrider_dot_v1_dot_load__pb2
 from outrider.v1 import sampling_pb2 as outrider_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1boutrider/v1/scheduler.proto\x12\x0boutrider.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16outrider/v1/load.proto\x1a\x1aoutrider/v1/sampling.proto\"@\n\tPhaseMark\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12!\n\x05phase\x18\x02 \x01(\x0e\x32\x12.outrider.v1.Phase\"\xff\x02\n\x06Submit\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x1a\n\rtenant_weight\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12\x10\n\x08priority\x18\x05 \x01(\x11\x12\x18\n\x10prompt_token_ids\x18\x06 \x03(\r\x12\x18\n\x10output_token_ids\x18\x07 \x03(\r\x12+\n\x06params\x18\x08 \x01(\x0b\x32\x1b.outrider.v1.SequenceParams\x12-\n\x0bspeculation\x18\t \x01(\x0b\x32\x18.outrider.v1.Speculation\x12*\n\x07timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0btraceparent\x18\x0b \x01(\t\x12+\n\x0bphase_marks\x18\x0c \x03(\x0b\x32\x16.outrider.v1.PhaseMarkB\x10\n\x0e_tenant_weight\"\x1c\n\x05\x41\x62ort\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\"X\n\x0cServeRequest\x12$\n\x07submits\x18\x01 \x03(\x0b\x32\x13.outrider.v1.Submit\x12\"\n\x06\x61\x62orts\x18\x02 \x03(\x0b\x32\x12.outrider.v1.Abort\"k\n\x06Opened\x12\r\n\x05model\x18\x01 \x01(\t\x12\x13\n\x0bnumerics_id\x18\x02 \x01(\t\x12\x15\n\rmax_model_len\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x12\n\nblock_size\x18\x05 \x01(\r\",\n\x0fSequenceStarted\x12\x19\n\x11num_cached_tokens\x18\x01 \x01(\r\"]\n\x14SequenceSourceCounts\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x18\n\x10num_draft_tokens\x18\x02 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x03 \x01(\r\"\xa5\x01\n\x10SequenceFinished\x12\x31\n\x06reason\x18\x01 \x01(\x0e\x32!.outrider.v1.SequenceFinishReason\x12\x11\n\tnum_steps\x18\x02 \x01(\r\x12\x32\n\x07sources\x18\x03 \x03(\x0b\x32!.outrider.v1.SequenceSourceCounts\x12\x17\n\x0fnum_preemptions\x18\x04 \x01(\r\"m\n\rSequenceError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12.\n\x0bretry_delay\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xd2\x02\n\rSequenceEvent\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12,\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1a.outrider.v1.TokenLogprobs\x12-\n\x07started\x18\x05 \x01(\x0b\x32\x1c.outrider.v1.SequenceStarted\x12\x31\n\x08\x66inished\x18\x06 \x01(\x0b\x32\x1d.outrider.v1.SequenceFinishedH\x00\x12+\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x1a.outrider.v1.SequenceErrorH\x00\x12\x11\n\tnum_steps\x18\x08 \x01(\r\x12\x32\n\x07sources\x18\t \x03(\x0b\x32!.outrider.v1.SequenceSourceCountsB\x05\n\x03\x65nd\"\x81\x01\n\rServeResponse\x12#\n\x06opened\x18\x01 \x01(\x0b\x32\x13.outrider.v1.Opened\x12*\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x1a.outrider.v1.SequenceEvent\x12\x1f\n\x04load\x18\x03 \x01(\x0b\x32\x11.outrider.v1.Load*^\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_THINKING\x10\x01\x12\x10\n\x0cPHASE_ANSWER\x10\x02\x12\x18\n\x14PHASE_TOOL_ARGUMENTS\x10\x03*\x82\x01\n\x14SequenceFinishReason\x12&\n\"SEQUENCE_FINISH_REASON_UNSPECIFIED\x10\x00\x12\x1f\n\x1bSEQUENCE_FINISH_REASON_STOP\x10\x01\x12!\n\x1dSEQUENCE_FINISH_REASON_LENGTH\x10\x02\x32V\n\x10SchedulerService\x12\x42\n\x05Serve\x12\x19.outrider.v1.ServeRequest\x1a\x1a.outrider.v1.ServeResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1boutrider/v1/scheduler.proto\x12\x0boutrider.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16outrider/v1/load.proto\x1a\x1aoutrider/v1/sampling.proto\"@\n\tPhaseMark\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12!\n\x05phase\x18\x02 \x01(\x0e\x32\x12.outrider.v1.Phase\"\x95\x03\n\x06Submit\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x1a\n\rtenant_weight\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12\x10\n\x08priority\x18\x05 \x01(\x11\x12\x18\n\x10prompt_token_ids\x18\x06 \x03(\r\x12\x18\n\x10output_token_ids\x18\x07 \x03(\r\x12+\n\x06params\x18\x08 \x01(\x0b\x32\x1b.outrider.v1.SequenceParams\x12-\n\x0bspeculation\x18\t \x01(\x0b\x32\x18.outrider.v1.Speculation\x12*\n\x07timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0btraceparent\x18\x0b \x01(\t\x12+\n\x0bphase_marks\x18\x0c \x03(\x0b\x32\x16.outrider.v1.PhaseMark\x12\x14\n\x0cwas_accepted\x18\r \x01(\x08\x42\x10\n\x0e_tenant_weight\"\x1c\n\x05\x41\x62ort\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\"X\n\x0cServeRequest\x12$\n\x07submits\x18\x01 \x03(\x0b\x32\x13.outrider.v1.Submit\x12\"\n\x06\x61\x62orts\x18\x02 \x03(\x0b\x32\x12.outrider.v1.Abort\"k\n\x06Opened\x12\r\n\x05model\x18\x01 \x01(\t\x12\x13\n\x0bnumerics_id\x18\x02 \x01(\t\x12\x15\n\rmax_model_len\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x12\n\nblock_size\x18\x05 \x01(\r\",\n\x0fSequenceStarted\x12\x19\n\x11num_cached_tokens\x18\x01 \x01(\r\"]\n\x14SequenceSourceCounts\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x18\n\x10num_draft_tokens\x18\x02 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x03 \x01(\r\"\xa5\x01\n\x10SequenceFinished\x12\x31\n\x06reason\x18\x01 \x01(\x0e\x32!.outrider.v1.SequenceFinishReason\x12\x11\n\tnum_steps\x18\x02 \x01(\r\x12\x32\n\x07sources\x18\x03 \x03(\x0b\x32!.outrider.v1.SequenceSourceCounts\x12\x17\n\x0fnum_preemptions\x18\x04 \x01(\r\"m\n\rSequenceError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12.\n\x0bretry_delay\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xd2\x02\n\rSequenceEvent\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12,\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1a.outrider.v1.TokenLogprobs\x12-\n\x07started\x18\x05 \x01(\x0b\x32\x1c.outrider.v1.SequenceStarted\x12\x31\n\x08\x66inished\x18\x06 \x01(\x0b\x32\x1d.outrider.v1.SequenceFinishedH\x00\x12+\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x1a.outrider.v1.SequenceErrorH\x00\x12\x11\n\tnum_steps\x18\x08 \x01(\r\x12\x32\n\x07sources\x18\t \x03(\x0b\x32!.outrider.v1.SequenceSourceCountsB\x05\n\x03\x65nd\"\x81\x01\n\rServeResponse\x12#\n\x06opened\x18\x01 \x01(\x0b\x32\x13.outrider.v1.Opened\x12*\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x1a.outrider.v1.SequenceEvent\x12\x1f\n\x04load\x18\x03 \x01(\x0b\x32\x11.outrider.v1.Load*^\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_THINKING\x10\x01\x12\x10\n\x0cPHASE_ANSWER\x10\x02\x12\x18\n\x14PHASE_TOOL_ARGUMENTS\x10\x03*\x82\x01\n\x14SequenceFinishReason\x12&\n\"SEQUENCE_FINISH_REASON_UNSPECIFIED\x10\x00\x12\x1f\n\x1bSEQUENCE_FINISH_REASON_STOP\x10\x01\x12!\n\x1dSEQUENCE_FINISH_REASON_LENGTH\x10\x02\x32V\n\x10SchedulerService\x12\x42\n\x05Serve\x12\x19.outrider.v1.ServeRequest\x1a\x1a.outrider.v1.ServeResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'outrider.v1.scheduler_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PHASE']._serialized_start=1702
-  _globals['_PHASE']._serialized_end=1796
-  _globals['_SEQUENCEFINISHREASON']._serialized_start=1799
-  _globals['_SEQUENCEFINISHREASON']._serialized_end=1929
+  _globals['_PHASE']._serialized_start=1724
+  _globals['_PHASE']._serialized_end=1818
+  _globals['_SEQUENCEFINISHREASON']._serialized_start=1821
+  _globals['_SEQUENCEFINISHREASON']._serialized_end=1951
   _globals['_PHASEMARK']._serialized_start=128
   _globals['_PHASEMARK']._serialized_end=192
   _globals['_SUBMIT']._serialized_start=195
-  _globals['_SUBMIT']._serialized_end=578
-  _globals['_ABORT']._serialized_start=580
-  _globals['_ABORT']._serialized_end=608
-  _globals['_SERVEREQUEST']._serialized_start=610
-  _globals['_SERVEREQUEST']._serialized_end=698
-  _globals['_OPENED']._serialized_start=700
-  _globals['_OPENED']._serialized_end=807
-  _globals['_SEQUENCESTARTED']._serialized_start=809
-  _globals['_SEQUENCESTARTED']._serialized_end=853
-  _globals['_SEQUENCESOURCECOUNTS']._serialized_start=855
-  _globals['_SEQUENCESOURCECOUNTS']._serialized_end=948
-  _globals['_SEQUENCEFINISHED']._serialized_start=951
-  _globals['_SEQUENCEFINISHED']._serialized_end=1116
-  _globals['_SEQUENCEERROR']._serialized_start=1118
-  _globals['_SEQUENCEERROR']._serialized_end=1227
-  _globals['_SEQUENCEEVENT']._serialized_start=1230
-  _globals['_SEQUENCEEVENT']._serialized_end=1568
-  _globals['_SERVERESPONSE']._serialized_start=1571
-  _globals['_SERVERESPONSE']._serialized_end=1700
-  _globals['_SCHEDULERSERVICE']._serialized_start=1931
-  _globals['_SCHEDULERSERVICE']._serialized_end=2017
+  _globals['_SUBMIT']._serialized_end=600
+  _globals['_ABORT']._serialized_start=602
+  _globals['_ABORT']._serialized_end=630
+  _globals['_SERVEREQUEST']._serialized_start=632
+  _globals['_SERVEREQUEST']._serialized_end=720
+  _globals['_OPENED']._serialized_start=722
+  _globals['_OPENED']._serialized_end=829
+  _globals['_SEQUENCESTARTED']._serialized_start=831
+  _globals['_SEQUENCESTARTED']._serialized_end=875
+  _globals['_SEQUENCESOURCECOUNTS']._serialized_start=877
+  _globals['_SEQUENCESOURCECOUNTS']._serialized_end=970
+  _globals['_SEQUENCEFINISHED']._serialized_start=973
+  _globals['_SEQUENCEFINISHED']._serialized_end=1138
+  _globals['_SEQUENCEERROR']._serialized_start=1140
+  _globals['_SEQUENCEERROR']._serialized_end=1249
+  _globals['_SEQUENCEEVENT']._serialized_start=1252
+  _globals['_SEQUENCEEVENT']._serialized_end=1590
+  _globals['_SERVERESPONSE']._serialized_start=1593
+  _globals['_SERVERESPONSE']._serialized_end=1722
+  _globals['_SCHEDULERSERVICE']._serialized_start=1953
+  _globals['_SCHEDULERSERVICE']._serialized_end=2039
 # @@protoc_insertion_point(module_scope)

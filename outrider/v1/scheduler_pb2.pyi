@@ -41,7 +41,7 @@ class PhaseMark(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("sequence_id", "request_id", "tenant", "tenant_weight", "priority", "prompt_token_ids", "output_token_ids", "params", "speculation", "timeout", "traceparent", "phase_marks")
+    __slots__ = ("sequence_id", "request_id", "tenant", "tenant_weight", "priority", "prompt_token_ids", "output_token_ids", "params", "speculation", "timeout", "traceparent", "phase_marks", "was_accepted")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,7 @@ class Submit(_message.Message):
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     PHASE_MARKS_FIELD_NUMBER: _ClassVar[int]
+    WAS_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     request_id: str
     tenant: str
@@ -66,7 +67,8 @@ class Submit(_message.Message):
     timeout: _duration_pb2.Duration
     traceparent: str
     phase_marks: _containers.RepeatedCompositeFieldContainer[PhaseMark]
-    def __init__(self, sequence_id: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., tenant_weight: _Optional[float] = ..., priority: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[_sampling_pb2.SequenceParams, _Mapping]] = ..., speculation: _Optional[_Union[_sampling_pb2.Speculation, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., traceparent: _Optional[str] = ..., phase_marks: _Optional[_Iterable[_Union[PhaseMark, _Mapping]]] = ...) -> None: ...
+    was_accepted: bool
+    def __init__(self, sequence_id: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., tenant_weight: _Optional[float] = ..., priority: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[_sampling_pb2.SequenceParams, _Mapping]] = ..., speculation: _Optional[_Union[_sampling_pb2.Speculation, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., traceparent: _Optional[str] = ..., phase_marks: _Optional[_Iterable[_Union[PhaseMark, _Mapping]]] = ..., was_accepted: bool = ...) -> None: ...
 
 class Abort(_message.Message):
     __slots__ = ("sequence_id",)

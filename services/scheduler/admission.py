@@ -12,7 +12,7 @@ from services.scheduler.load import Speed
 from services.scheduler.sequence import Sequence
 
 MAX_RETRY_SECONDS = 60.0
-# Resumed sequences may wait up to so many times the limits: after a crash there are many, and to refuse one
+# What was accepted before may wait up to so many times the limits: after a crash it is much, and refusing it
 # loses work. There is a limit as anybody may call a sequence resumed.
 RESUMED_FACTOR = 4
 
@@ -43,16 +43,23 @@ def check_tokens(sequence: Sequence, params: SequenceParams, facts: GroupFacts) 
 
 
 def check_load(
-    sequence: Sequence, timeout: float | None, config: Config, tenants: Tenants, speed: Speed
+    sequence: Sequence,
+    timeout: float | None,
+    config: Config,
+    tenants: Tenants,
+    speed: Speed,
+    *,
+    was_accepted: bool = False,
 ) -> None:
-    """Raises if too many wait already or the deadline cannot be met; resumed ones have more room."""
-    if _is_full(sequence, config, tenants):
+    """Raises if too many wait already or the deadline cannot be met; what was accepted has more room."""
+    was_accepted |= bool(sequence.num_resumed_tokens)
+    if _is_full(sequence, config, tenants, factor=RESUMED_FACTOR if was_accepted else 1):
         delay = _seconds_for(tenants.num_waiting_tokens, speed)
         raise ResourceExhausted(
             f"{tenants.num_waiting} requests wait already",
             retry_delay=timedelta(seconds=min(max(delay or 1.0, 1.0), MAX_RETRY_SECONDS)),
         )
-    if sequence.num_resumed_tokens:
+    if was_accepted:
         return
     # Only its own tenant's sequences are certain to go first, and only their known tokens to be computed.
     delay = _seconds_for(tenants.account(sequence.tenant).num_waiting_tokens + sequence.num_tokens, speed)
@@ -62,13 +69,12 @@ def check_load(
         )
 
 
-def _is_full(sequence: Sequence, config: Config, tenants: Tenants) -> bool:
+def _is_full(sequence: Sequence, config: Config, tenants: Tenants, *, factor: float) -> bool:
     """Returns whether the places are taken, and those that its tenant has a right to as well.
 
     The places are anybody's while some are free. Then each tenant has a right to its share of as many, so one
     that was there first keeps none out; all together wait in 1 + 1/2 + 1/3 ... times as many at most.
     """
-    factor = RESUMED_FACTOR if sequence.num_resumed_tokens else 1.0
     own = tenants.account(sequence.tenant)
     return all(
         num_waiting + 1 > factor * share * config.max_num_waiting

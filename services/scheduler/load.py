@@ -47,4 +47,6 @@ def load_message(schedule: Schedule | None, speed: Speed) -> load_pb2.Load:
         exchange_ms=1000 * (speed.exchange_seconds.value or 0.0),
         num_ranks=schedule.facts.num_ranks,
         placement_version=counters.placement_version,
+        num_waiting_tokens=schedule.tenants.num_waiting_tokens,
+        rows_per_second=speed.rows_per_second.value or 0.0,
     )

@@ -114,7 +114,12 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 self._check_serving()
                 schedule = self._scheduler.schedule
                 admission.check_load(
-                    sequence, timeout, self._scheduler.config, schedule.tenants, self._scheduler.speed
+                    sequence,
+                    timeout,
+                    self._scheduler.config,
+                    schedule.tenants,
+                    self._scheduler.speed,
+                    was_accepted=submit.was_accepted,
                 )
         except OutriderError as error:
             end = error

@@ -81,6 +81,14 @@ def test_resumed_sequences_are_let_in_up_to_several_times_the_limits() -> None:
     assert caught.value.retry_delay is not None
 
 
+def test_what_a_lost_scheduler_had_accepted_has_the_room_of_resumed_sequences() -> None:
+    make = SequenceMaker()
+    most = [make([1] * 40) for _ in range(RESUMED_FACTOR * CONFIG.max_num_waiting)]
+    check_load(make([1]), 0.001, CONFIG, waiting(*most[:-1]), measured(10), was_accepted=True)
+    with pytest.raises(ResourceExhausted):
+        check_load(make([1]), None, CONFIG, waiting(*most), measured(10), was_accepted=True)
+
+
 def test_resumed_sequences_of_too_many_tokens_in_all_are_refused() -> None:
     make = SequenceMaker()
     tenants = waiting(make([1] * (RESUMED_FACTOR * CONFIG.max_num_waiting_tokens)))

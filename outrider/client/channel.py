@@ -10,7 +10,7 @@ DEFAULT_TARGET = "127.0.0.1:50051"
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # gRPC waits 1 s growing to 120 s before it reconnects; a restarted gateway is to be found at once.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
     # Despite its name this is how long an attempt may take, and the way may be long.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     # A gateway whose machine vanished sends no reset. No client of gRPC pings more often than this, as load

@@ -11,10 +11,23 @@ from services.local.stack import Stack
 
 @asynccontextmanager
 async def stack(
-    model: Path = DEFAULT_MODEL, *, drafter: tuple[str, ...] = DEFAULT_SOURCES, state: Path | None = None
+    model: Path = DEFAULT_MODEL,
+    *,
+    drafter: tuple[str, ...] = DEFAULT_SOURCES,
+    state: Path | None = None,
+    num_ranks: int = 1,
+    num_pairs: int = 1,
 ) -> AsyncIterator[Stack]:
     """Yields a stack on free ports once it serves; what is learnt is kept in `state`, if there is one."""
-    settings = Settings(model=model, drafter=drafter, state=state, grpc_port=0, http_port=0)
+    settings = Settings(
+        model=model,
+        drafter=drafter,
+        state=state,
+        num_ranks=num_ranks,
+        num_pairs=num_pairs,
+        grpc_port=0,
+        http_port=0,
+    )
     async with Stack(settings, report=say) as running:
         await running.wait_until_ready()
         yield running

@@ -151,7 +151,10 @@ async def is_idle(client: AsyncClient) -> bool:
     return (
         len(schedulers) == NUM_PAIRS
         and all(scheduler.connected for scheduler in schedulers)
-        and all(load.drafter_connected and load.num_blocks == load.num_free_blocks > 0 for load in loads)
+        and all(
+            load.has_group and load.drafter_connected and load.num_blocks == load.num_free_blocks > 0
+            for load in loads
+        )
         and not any(load.num_requests_running + load.num_requests_waiting for load in loads)
     )
 

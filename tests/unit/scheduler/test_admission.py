@@ -29,7 +29,8 @@ def waiting(*sequences: Sequence) -> Tenants:
 
 def measured(rows_per_second: float) -> Speed:
     speed = Speed()
-    speed.add_step(seconds=1.0, num_rows=round(rows_per_second), max_num_rows=round(rows_per_second))
+    num_rows = round(rows_per_second)
+    speed.add_step(seconds=1.0, exchange_seconds=0.0, num_rows=num_rows, max_num_rows=num_rows)
     return speed
 
 

@@ -15,19 +15,23 @@ class Process:
     """One process; `started`, in clock ticks since the machine began, tells it from a later one of its id."""
 
     pid: int
+    name: str
     parent: int
     state: str
     started: int
+    # As lists of processes show it; the ranks of a group give themselves one.
+    name: str
 
     @classmethod
     def read(cls, pid: int) -> "Process":
         """Reads what runs under an id; raises LookupError if nothing does."""
         try:
-            # The command in brackets may hold anything.
-            fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+            # The name in brackets may hold anything.
+            before, _, after = (PROC / str(pid) / "stat").read_text().rpartition(")")
+            name, fields = before.partition("(")[2], after.split()
         except (FileNotFoundError, ProcessLookupError):
             raise LookupError(pid) from None
-        return cls(pid=pid, state=fields[0], parent=int(fields[1]), started=int(fields[19]))
+        return cls(pid=pid, state=fields[0], parent=int(fields[1]), started=int(fields[19]), name=name)
 
     @property
     def is_stopped(self) -> bool:
@@ -73,8 +77,8 @@ def services_of(stack_pid: int) -> dict[str, Process]:
     found = {name: child for child in below.get(stack_pid, []) if (name := _log_of(child).stem)}
     for name, service in list(found.items()):
         for child in below.get(service.pid, []):
-            if name.startswith("worker") and (rank := child.variables().get("RANK")) is not None:
-                found[f"{name}.{rank}"] = child
+            if child.name.startswith("rank "):
+                found[f"{name}.{child.name.removeprefix('rank ')}"] = child
     return found
 
 

@@ -15,7 +15,6 @@ class Process:
     """One process; `started`, in clock ticks since the machine began, tells it from a later one of its id."""
 
     pid: int
-    name: str
     parent: int
     state: str
     started: int

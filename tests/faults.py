@@ -25,6 +25,8 @@ class _Connection:
 
     def reset(self) -> None:
         for end in (self.near, self.far):
+            if end.is_closing():
+                continue
             end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             end.transport.abort()
 
@@ -56,6 +58,8 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._port = 0
+        # Connections that were reset or became half-open.
+        self.num_lost = 0
 
     @property
     def address(self) -> str:
@@ -105,10 +109,12 @@ class Proxy:
             self._port = self._server.sockets[0].getsockname()[1]
 
     async def _reset(self) -> None:
+        self.num_lost += len(self._connections)
         for connection in self._connections:
             connection.reset()
 
     async def _swallow(self) -> None:
+        self.num_lost += len(self._connections)
         for connection in self._connections:
             connection.swallows = True
 

@@ -54,7 +54,7 @@ class ServiceProcess:
                 sys.executable, "-m", "services.local.launch",
                 f"services.{self._service}", str(os.getpid()),
             ],
-            cwd=ROOT, env=os.environ | self._environ, stderr=subprocess.DEVNULL,
+            cwd=ROOT, env=os.environ | self._environ,
         )  # fmt: skip
 
     def kill(self) -> None:

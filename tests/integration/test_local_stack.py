@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from outrider import AsyncClient, Client
 from outrider.client import Answer, ClientTls, Stream
 from services.local.settings import DEFAULT_MODEL
+from tests.faults import Proxy
 from tests.stack import ANYWHERE, ROOT, SERVICES, RunningStack, running_stack, wait_until_gone
 
 # Long enough to be under way when something dies; the end tokens are ordinary ones, so it is never shorter.
@@ -113,47 +113,12 @@ def test_an_answer_under_way_survives_the_death_of_any_process(
     assert same_answer(stream.result()) == same_answer(undisturbed)
 
 
-class Cable:
-    """Carries one TCP port's connections to another until it is cut, and again afterwards."""
-
-    def __init__(self, target: str) -> None:
-        host, port = target.split(":")
-        self._target = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._ends: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            near, _ = self._listener.accept()
-            far = socket.create_connection(self._target)
-            self._ends += [near, far]
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
-
-    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
-        try:
-            while data := source.recv(65536):
-                sink.sendall(data)
-        except OSError:
-            return
-
-    def cut(self) -> None:
-        """Resets every connection."""
-        for end in self._ends:
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
-            end.close()
-        self._ends.clear()
-
-
 def test_an_answer_goes_on_over_connections_that_are_cut(stack: RunningStack, undisturbed: Answer) -> None:
-    cable = Cable(stack.target)
-    with Client(cable.address) as client:
+    with Proxy(stack.target) as proxy, Client(proxy.address) as client:
         stream = client.chat(QUESTION, **LONG)
         for _ in range(3):
             after_some_tokens(stream, 20)
-            cable.cut()
+            proxy.reset()
         assert same_answer(stream.result()) == same_answer(undisturbed)
 
 
@@ -169,17 +134,17 @@ def test_ctrl_c_stops_everything_and_leaves_nothing() -> None:
 async def test_an_asyncio_client_goes_on_over_connections_that_are_cut(
     stack: RunningStack, undisturbed: Answer
 ) -> None:
-    cable = Cable(stack.target)
-    num_cuts = 0
-    async with AsyncClient(cable.address) as client, client.chat(QUESTION, **LONG) as stream:
-        num_tokens = 0
-        async for delta in stream:
-            num_tokens += len(delta.token_ids)
-            if num_tokens > 60 * (num_cuts + 1) and num_cuts < 3:
-                cable.cut()
-                num_cuts += 1
-        assert num_cuts == 3
-        assert same_answer(await stream.result()) == same_answer(undisturbed)
+    with Proxy(stack.target) as proxy:
+        num_cuts = 0
+        async with AsyncClient(proxy.address) as client, client.chat(QUESTION, **LONG) as stream:
+            num_tokens = 0
+            async for delta in stream:
+                num_tokens += len(delta.token_ids)
+                if num_tokens > 60 * (num_cuts + 1) and num_cuts < 3:
+                    proxy.reset()
+                    num_cuts += 1
+            assert num_cuts == 3
+            assert same_answer(await stream.result()) == same_answer(undisturbed)
 
 
 def test_a_stream_that_is_left_ends_its_request(stack: RunningStack, client: Client) -> None:

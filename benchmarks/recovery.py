@@ -78,15 +78,16 @@ class Answer:
             self.times.append(time.time())
         raise RuntimeError("the answer ended before it was measured")
 
-    def silence_after(self, moment: float) -> tuple[float, float]:
-        """Returns the longest silence that was not over by then, as beginning and end."""
-        pairs = [pair for pair in itertools.pairwise(self.times) if pair[1] > moment]
-        return max(pairs, key=lambda pair: pair[1] - pair[0])
 
-    def usual_silence(self, moment: float) -> float:
-        """Returns the median time between two tokens before then."""
-        pairs = itertools.pairwise(at for at in self.times if at <= moment)
-        return median(end - begin for begin, end in pairs)
+def end_of_silence(times: Sequence[float], moment: float) -> float:
+    """Returns when the longest silence ended of those that were not over at a moment."""
+    pairs = [pair for pair in itertools.pairwise(times) if pair[1] > moment]
+    return max(pairs, key=lambda pair: pair[1] - pair[0])[1]
+
+
+def silences_before(times: Sequence[float], moment: float) -> list[float]:
+    """Returns the times between tokens that came before a moment."""
+    return [end - begin for begin, end in itertools.pairwise(times) if end <= moment]
 
 
 class Measuring:
@@ -114,10 +115,12 @@ class Measuring:
         reading.cancel()
         with suppress(asyncio.CancelledError):
             await reading
-        _, ended_at = answer.silence_after(struck_at)
+        ended_at = end_of_silence(answer.times, struck_at)
+        usual = silences_before(answer.times, struck_at)
         return {
             "seconds": ended_at - struck_at,
-            "usual_seconds": answer.usual_silence(struck_at),
+            "usual_seconds": median(usual),
+            "usual_max_seconds": max(usual),
             "milestones": milestones(places, self._pid, before, struck_at, ended_at),
         }
 
@@ -196,7 +199,10 @@ def _row(cell: Cell, name: str, manner: str, blows: Sequence[Mapping[str, Any]])
         "num": len(blows),
         "median_seconds": round(median(seconds), 3),
         "max_seconds": round(max(seconds), 3),
-        "usual_seconds": round(median(blow["usual_seconds"] for blow in blows), 4),
+        **{
+            name: round(median(blow[name] for blow in blows), 4)
+            for name in ("usual_seconds", "usual_max_seconds")
+        },
         "milestones": dict(_medians([blow["milestones"] for blow in blows])),
     }
 

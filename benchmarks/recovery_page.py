@@ -26,6 +26,7 @@ it is given up count. A *pair* is a worker group, by its agent, and its schedule
 same to the last token in every case (`tests/integration/test_chaos.py`).
 The targets are of the median on 2 ranks: {rank:g} s for a rank or its agent, {service:g} s for a scheduler or
 gateway, and {liveness:g} s more where it is stopped; without a drafter no step waits.
+Steps before are those of the 1.5 s before the blow, their longest as a median.
 
 {verdict}
 """
@@ -91,7 +92,8 @@ def _line(row: Mapping[str, Any]) -> dict[str, Any]:
         "median": f"{row['median_seconds']:.2f} s",
         "longest": f"{row['max_seconds']:.2f} s",
         "target": f"{target:g} s" if (target := target_of(row)) else "",
-        "usual step": f"{1e3 * row['usual_seconds']:.0f} ms",
+        "step before": f"{1e3 * row['usual_seconds']:.0f} ms",
+        "longest step before": f"{1e3 * row['usual_max_seconds']:.0f} ms",
     }
 
 

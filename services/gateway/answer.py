@@ -11,7 +11,6 @@ from services.gateway import metrics
 from services.gateway.events import Delta, Event, Finished, SourceStatistics, Started, Statistics, Usage
 from services.gateway.output.parser import OutputParser
 from services.gateway.requests import Request
-from services.gateway.scheduler_client import SchedulerClient
 from services.gateway.schedulers import Schedulers
 from services.gateway.sequence import End, Sequence
 
@@ -21,24 +20,22 @@ log = structlog.get_logger()
 _NUM_TOKENS_AT_ONCE = 256
 
 
-async def answer(
-    request: Request, schedulers: Schedulers, client: SchedulerClient
-) -> AsyncGenerator[Event, None]:
+async def answer(request: Request, schedulers: Schedulers) -> AsyncGenerator[Event, None]:
     """Runs a request and yields its events. Leaving it early aborts the sequence."""
     reader = _Reader(request)
     await reader.replay()
     if reader.complete:
-        yield reader.started(0)
+        yield reader.started(0, request.group.numerics_id)
         yield reader.finished(Sequence(request.submission))
         return
-    with schedulers.running(request.submission, client, numerics_id=request.group.numerics_id) as sequence:
+    with schedulers.running(request.submission) as sequence:
         started = False
         while not reader.complete:
             await sequence.wait()
             # One that had all its tokens already ends without having started.
             if not started and (sequence.started or sequence.end is not None):
                 started = True
-                yield reader.started(sequence.num_cached_tokens)
+                yield reader.started(sequence.num_cached_tokens, sequence.numerics_id)
             if (delta := reader.read(sequence)) is not None:
                 yield delta
             if sequence.error is not None and not reader.complete:
@@ -104,14 +101,14 @@ class _Reader:
             logprobs=sequence.logprobs[begin - skipped : end - skipped],
         )
 
-    def started(self, num_cached_tokens: int) -> Started:
+    def started(self, num_cached_tokens: int, numerics_id: str) -> Started:
         """Returns the first event."""
         submission = self._request.submission
         return Started(
             request_id=submission.request_id,
             seed=submission.params.seed,
             model=self._request.group.model,
-            numerics_id=self._request.group.numerics_id,
+            numerics_id=numerics_id,
             num_prompt_tokens=len(submission.prompt_token_ids),
             num_cached_tokens=num_cached_tokens,
         )

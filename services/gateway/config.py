@@ -52,6 +52,12 @@ class Config:
     top_k: int | None = None
     # How long a lost scheduler may take to come back before its requests are told to resume.
     grace_seconds: float = 30.0
+    # A scheduler that has sent nothing for so long is lost: it sends its load several times as often.
+    scheduler_silence_seconds: float = 2.0
+    # How long a scheduler's group may be away before its sequences move to a pair that has one.
+    group_absence_seconds: float = 1.0
+    # Blocks of each pair's prefix cache that are remembered; about 150 bytes each.
+    max_num_known_blocks: int = 65_536
     # How long a client may read nothing of what there is before it is cancelled.
     unread_seconds: float = 60.0
     # Whether the arguments of tool calls must fit their schemas.
@@ -63,7 +69,13 @@ class Config:
     def __post_init__(self) -> None:
         if not self.schedulers:
             raise ValueError("schedulers must name at least one HOST:PORT")
-        for name in ("grace_seconds", "unread_seconds"):
+        for name in (
+            "grace_seconds",
+            "scheduler_silence_seconds",
+            "group_absence_seconds",
+            "max_num_known_blocks",
+            "unread_seconds",
+        ):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name):g}")
 

@@ -27,6 +27,7 @@ E2E_REQUEST_LATENCY = Histogram(
     "outrider_e2e_request_latency_seconds", "From receipt to the end of a request.", buckets=_SECONDS
 )
 REQUESTS = Counter("outrider_requests", "Requests that ended, by method and status.", ["method", "status"])
+MOVES = Counter("outrider_request_moves", "Times that a request went on at another scheduler.")
 PARSER_ANOMALIES = Counter(
     "outrider_parser_anomalies", "Outputs that were not as their format wants them, by kind.", ["kind"]
 )

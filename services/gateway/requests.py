@@ -14,6 +14,7 @@ from services.gateway.config import Limits
 from services.gateway.grammar import after_thinking, tool_call_grammar, tool_rule
 from services.gateway.grammar_checker import GrammarChecker
 from services.gateway.messages import ChatRequest, GenerateRequest, Options
+from services.gateway.outlook import Group
 from services.gateway.output.marks import THINKING_MARKS, Mark
 from services.gateway.output.parser import OutputFormat
 from services.gateway.output.reasoning import opens_thinking
@@ -24,8 +25,8 @@ from services.gateway.params import (
     tokenize_bad_words,
 )
 from services.gateway.plain_text import PlainText
-from services.gateway.scheduler_client import Group
-from services.gateway.sequence import Submission
+from services.gateway.prefixes import block_hashes
+from services.gateway.submission import Submission
 from services.gateway.text_model import TextModel
 
 # A rendered prompt longer than this per token allowed is refused before it is tokenized.
@@ -44,7 +45,7 @@ class Caller:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a client asks, resolved against the model and the group that will run it."""
+    """What a client asks, resolved against the model and what the groups that may run it are."""
 
     submission: Submission
     output_format: OutputFormat
@@ -153,6 +154,11 @@ class RequestReader:
                 priority=options.priority,
                 prompt_token_ids=tuple(prompt.token_ids),
                 resumed_token_ids=resumed,
+                numerics_id=options.resume.numerics_id if options.resume else "",
+                block_size=group.block_size,
+                block_hashes=await asyncio.to_thread(
+                    block_hashes, caller.tenant.name, [*prompt.token_ids, *resumed], group.block_size
+                ),
                 params=params,
                 speculation=options.speculation,
                 marks=self._model.marks,

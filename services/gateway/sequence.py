@@ -3,82 +3,15 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as TypingSequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
-from outrider.params import SequenceParams
 from outrider.rpc.errors import Internal, OutriderError, Unavailable, from_code
 from outrider.v1 import sampling_pb2
 from outrider.v1 import scheduler_pb2 as pb
-from services.gateway.auth import Tenant
-from services.gateway.messages import Speculation
-from services.gateway.output.marks import Mark
-
-# What is generated behind a mark.
-_PHASES = {
-    Mark.THINK_BEGIN: pb.PHASE_THINKING,
-    Mark.THINK_END: pb.PHASE_ANSWER,
-    Mark.ARGUMENT_BEGIN: pb.PHASE_TOOL_ARGUMENTS,
-    Mark.CALL_END: pb.PHASE_ANSWER,
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Submission:
-    """What a scheduler is told of a request."""
-
-    request_id: str
-    tenant: Tenant
-    priority: int
-    prompt_token_ids: tuple[int, ...]
-    # Output tokens that the client has already.
-    resumed_token_ids: tuple[int, ...]
-    params: SequenceParams
-    speculation: Speculation
-    # The structuring tokens of the model, by id.
-    marks: Mapping[int, Mark]
-    # On the clock of time.monotonic; None: no deadline.
-    deadline: float | None
-    traceparent: str
-
-    @property
-    def max_tokens(self) -> int:
-        """Returns the most output tokens there can be."""
-        assert self.params.sampling.max_tokens is not None
-        return self.params.sampling.max_tokens
-
-    @property
-    def max_draft_tokens(self) -> int | None:
-        """Returns the longest draft that both client and tenant may have; None: as the scheduler likes."""
-        limits = (self.speculation.max_draft_tokens, self.tenant.max_draft_tokens)
-        return min((limit for limit in limits if limit is not None), default=None)
-
-    def to_proto(self, sequence_id: int, output_token_ids: TypingSequence[int]) -> pb.Submit:
-        """Writes the message that runs it from `output_token_ids` on."""
-        message = pb.Submit(
-            sequence_id=sequence_id,
-            request_id=self.request_id,
-            tenant=self.tenant.name,
-            tenant_weight=self.tenant.weight,
-            priority=self.priority,
-            prompt_token_ids=self.prompt_token_ids,
-            output_token_ids=output_token_ids,
-            params=self.params.to_proto(),
-            speculation=sampling_pb2.Speculation(
-                disabled=self.speculation.disabled, max_draft_tokens=self.max_draft_tokens
-            ),
-            traceparent=self.traceparent,
-            phase_marks=[
-                pb.PhaseMark(token_id=token_id, phase=_PHASES[mark])
-                for token_id, mark in self.marks.items()
-                if mark in _PHASES
-            ],
-        )
-        if self.deadline is not None:
-            message.timeout.FromNanoseconds(max(0, int((self.deadline - time.monotonic()) * 1e9)))
-        return message
+from services.gateway.prefixes import block_hashes
+from services.gateway.submission import Submission
 
 
 @dataclass(slots=True)
@@ -148,11 +81,14 @@ class Sequence:
     """
 
     submission: Submission
+    # Of the group that runs it or ran it last; from its start on only groups with this one run it.
     numerics_id: str = ""
     token_ids: list[int] = field(default_factory=list)
     # One entry per token after the resumed ones, if asked for.
     logprobs: list[sampling_pb2.TokenLogprobs] = field(default_factory=list)
     started: bool = False
+    # Whether a scheduler has taken it in: then it is not refused for load any more.
+    was_accepted: bool = False
     num_cached_tokens: int = 0
     # Of the stream it runs on; those of streams that broke are in `earlier`.
     counts: Counts = field(default_factory=Counts)
@@ -162,10 +98,18 @@ class Sequence:
     error: OutriderError | None = None
     # Since when no scheduler has sent anything of it, on the clock of time.monotonic; None: one runs it.
     stalled_since: float | None = None
+    _hashes: tuple[bytes, ...] = ()
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
+        self.numerics_id = self.submission.numerics_id
         self.token_ids.extend(self.submission.resumed_token_ids)
+        self._hashes = self.submission.block_hashes
+
+    @property
+    def num_tokens(self) -> int:
+        """Returns the tokens of prompt and output."""
+        return len(self.submission.prompt_token_ids) + len(self.token_ids)
 
     @property
     def ended(self) -> bool:
@@ -177,8 +121,19 @@ class Sequence:
         await self._changed.wait()
         self._changed.clear()
 
+    def block_hashes(self, block_size: int) -> tuple[bytes, ...]:
+        """Returns the hashes of its full blocks so far."""
+        submission = self.submission
+        text, tenant = (*submission.prompt_token_ids, *self.token_ids), submission.tenant.name
+        if block_size != submission.block_size:
+            return block_hashes(tenant, text, block_size)
+        self._hashes = block_hashes(tenant, text, block_size, known=self._hashes)
+        return self._hashes
+
     def stall(self) -> None:
-        """Notes that its scheduler was lost or refuses it: another run's counts begin at zero."""
+        """Notes that no scheduler runs it any more: another run's counts begin at zero."""
+        if not self.started:
+            self.numerics_id = self.submission.numerics_id
         self.earlier, self.counts = self.earlier + self.counts, Counts()
         if self.stalled_since is None:
             self.stalled_since = time.monotonic()
@@ -196,6 +151,7 @@ class Sequence:
         self.stalled_since = None
         if event.HasField("started") and not self.started:
             self.started, self.num_cached_tokens = True, event.started.num_cached_tokens
+            self.was_accepted = True
         num_known = len(self.token_ids) - event.offset
         if num_known < 0 or event.offset + len(event.token_ids) > self.submission.max_tokens:
             self.fail(Internal(f"tokens at {event.offset} do not follow the {len(self.token_ids)} before"))
@@ -220,9 +176,13 @@ class Sequence:
                 num_preemptions=event.finished.num_preemptions,
             )
         elif event.HasField("error"):
-            error = event.error
-            delay = error.retry_delay.ToTimedelta() if error.HasField("retry_delay") else None
-            self.error = from_code(error.code, error.message, field=error.field, retry_delay=delay)
+            self.error = error_of(event.error)
+
+
+def error_of(error: pb.SequenceError) -> OutriderError:
+    """Reads the error of a sequence."""
+    delay = error.retry_delay.ToTimedelta() if error.HasField("retry_delay") else None
+    return from_code(error.code, error.message, field=error.field, retry_delay=delay)
 
 
 def numerics_changed(sequence: Sequence, numerics_id: str) -> Unavailable:

@@ -22,9 +22,10 @@ from services.gateway.config import Config, Limits
 from services.gateway.events import Delta, Event, Started
 from services.gateway.grammar_checker import GrammarChecker
 from services.gateway.messages import ChatRequest, GenerateRequest, Options
+from services.gateway.outlook import Group
 from services.gateway.places import Places
 from services.gateway.requests import Caller, RequestReader
-from services.gateway.scheduler_client import Group, SchedulerClient
+from services.gateway.scheduler_client import SchedulerClient
 from services.gateway.schedulers import Schedulers
 from services.gateway.text_model import TextModel
 
@@ -63,9 +64,9 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         with metrics.count_request("Generate"), self._admitted(request.options, context) as caller:
             check_generate(request, self._limits)
             asked = GenerateRequest.from_proto(request)
-            client, group = await self._choose(asked.model, asked.options)
+            group = await self._facts(asked.model, asked.options)
             resolved = await self._reader.read_generate(asked, caller, group)
-            await self._send(pb.GenerateResponse, answer(resolved, self._schedulers, client), context)
+            await self._send(pb.GenerateResponse, answer(resolved, self._schedulers), context)
 
     async def Chat(  # noqa: N802 # type: ignore[override]
         self, request: pb.ChatRequest, context: grpc.aio.ServicerContext
@@ -74,9 +75,9 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         with metrics.count_request("Chat"), self._admitted(request.options, context) as caller:
             check_chat(request, self._limits)
             asked = ChatRequest.from_proto(request)
-            client, group = await self._choose(asked.model, asked.options)
+            group = await self._facts(asked.model, asked.options)
             resolved = await self._reader.read_chat(asked, caller, group)
-            await self._send(pb.ChatResponse, answer(resolved, self._schedulers, client), context)
+            await self._send(pb.ChatResponse, answer(resolved, self._schedulers), context)
 
     async def ListModels(  # noqa: N802
         self, request: pb.ListModelsRequest, context: grpc.aio.ServicerContext
@@ -134,11 +135,9 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         with places.one(caller.tenant.name):
             yield caller
 
-    async def _choose(self, model: str, options: Options) -> tuple[SchedulerClient, Group]:
+    async def _facts(self, model: str, options: Options) -> Group:
         self._reader.check_model(model)
-        client = await self._schedulers.choose(options.resume.numerics_id if options.resume else "")
-        assert client.group is not None
-        return client, client.group
+        return await self._schedulers.facts(options.resume.numerics_id if options.resume else "")
 
 
 def _one_of(event: Event) -> dict[str, Any]:
@@ -154,7 +153,10 @@ def _stats(client: SchedulerClient) -> pb.SchedulerStats:
         connected=client.connected,
         model=client.group.model if client.group else "",
         numerics_id=client.group.numerics_id if client.group else "",
-        load=client.load,
+        load=client.outlook.load,
+        takes_requests=client.takes_requests,
+        num_requests=client.num_sequences,
+        num_known_blocks=client.outlook.num_known_blocks,
     )
 
 
@@ -177,13 +179,7 @@ async def serve(config: Config, *, on_started: Callable[[RpcServer], None] = lam
     server = RpcServer(
         config.listen, service="outrider.v1.GatewayService", max_message_bytes=MAX_REQUEST_BYTES
     )
-    schedulers = Schedulers(
-        config.schedulers,
-        model=config.name,
-        tls=config.tls,
-        on_serving=server.set_serving,
-        grace_seconds=config.grace_seconds,
-    )
+    schedulers = Schedulers(config, on_serving=server.set_serving)
     servicer = GatewayServicer(
         keys=keys,
         reader=reader,

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from outrider.rpc.errors import Unavailable
 from outrider.rpc.server import Listen, RpcServer
 from outrider.v1 import gateway_pb2 as gw
-from outrider.v1 import gateway_pb2_grpc, sampling_pb2, scheduler_pb2_grpc
+from outrider.v1 import gateway_pb2_grpc, load_pb2, sampling_pb2, scheduler_pb2_grpc
 from outrider.v1 import scheduler_pb2 as pb
 from services.gateway.config import Config, Limits
 from services.gateway.service import serve
@@ -50,6 +50,9 @@ class PlannedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.message_sizes: list[int] = []
         # Says whether it has a group; known once it runs.
         self.set_serving: Callable[[bool], None] = lambda serving: None
+        # What it reports, and how often.
+        self.load = load_pb2.Load(has_group=True)
+        self.load_seconds = 0.5
         self._streams: set[asyncio.Queue] = set()
 
     async def Serve(self, request_iterator, context) -> AsyncIterator[pb.ServeResponse]:  # noqa: N802
@@ -64,14 +67,21 @@ class PlannedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         )
         self._streams.add(responses)
         reading = asyncio.create_task(self._read(request_iterator, responses))
+        reporting = asyncio.create_task(self._report(responses))
         try:
-            yield pb.ServeResponse(opened=opened)
+            yield pb.ServeResponse(opened=opened, load=self.load)
             while (response := await responses.get()) is not None:
                 yield response
             raise Unavailable("killed")
         finally:
             reading.cancel()
+            reporting.cancel()
             self._streams.discard(responses)
+
+    async def _report(self, responses: asyncio.Queue) -> None:
+        while True:
+            await asyncio.sleep(self.load_seconds)
+            responses.put_nowait(pb.ServeResponse(load=self.load))
 
     def break_streams(self) -> None:
         """Breaks all streams."""

@@ -137,7 +137,7 @@ async def test_a_resumed_answer_goes_on_only_under_its_own_arithmetic():
     async with (
         running_scheduler(first) as first_address,
         running_scheduler(second) as second_address,
-        running_gateway(first_address, second_address, grace_seconds=1.0) as gateway,
+        running_gateway(first_address, second_address) as gateway,
     ):
         await gateway.until_connected([True, True])
         for numerics_id in ("n1", "n2"):
@@ -145,7 +145,7 @@ async def test_a_resumed_answer_goes_on_only_under_its_own_arithmetic():
             assert answer.started.numerics_id == numerics_id
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await collect(gateway.stub.Chat(resumed("n3")))
-    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
     assert (len(first.submits), len(second.submits)) == (1, 1)
 
 

@@ -14,13 +14,13 @@ from services.gateway.auth import Tenant
 from services.gateway.config import Limits
 from services.gateway.grammar_checker import GrammarChecker
 from services.gateway.messages import GenerateRequest
+from services.gateway.outlook import Group
 from services.gateway.requests import Caller, RequestReader
-from services.gateway.scheduler_client import Group
 from services.gateway.text_model import TextModel
 
 MODEL = Path(__file__).parents[3] / "models" / "tiny"
 CALLER = Caller(tenant=Tenant(name="t"), received=0.0, deadline=None, traceparent="")
-GROUP = Group(model="tiny", numerics_id="n", max_model_len=100_000, vocab_size=800)
+GROUP = Group(model="tiny", numerics_id="n", max_model_len=100_000, vocab_size=800, block_size=16)
 
 
 @pytest.fixture(scope="module")

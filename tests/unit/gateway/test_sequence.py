@@ -11,7 +11,8 @@ from outrider.v1 import scheduler_pb2 as pb
 from services.gateway.auth import Tenant
 from services.gateway.messages import Speculation
 from services.gateway.output.marks import Mark
-from services.gateway.sequence import Arrivals, Sequence, Submission
+from services.gateway.sequence import Arrivals, Sequence
+from services.gateway.submission import Submission
 
 TOKENS = list(range(100, 130))
 
@@ -24,6 +25,9 @@ def sequence(*, resumed=(), max_tokens=30, deadline=None, asked_drafts=None, ten
             priority=0,
             prompt_token_ids=(1, 2),
             resumed_token_ids=tuple(resumed),
+            numerics_id="",
+            block_size=4,
+            block_hashes=(),
             params=SequenceParams(sampling=SamplingParams(max_tokens=max_tokens)),
             speculation=Speculation(max_draft_tokens=asked_drafts),
             marks={7: Mark.THINK_END, 8: Mark.CALL_BEGIN, 9: Mark.ARGUMENT_BEGIN},
@@ -107,13 +111,13 @@ async def test_a_reader_is_woken_by_news_and_by_failure():
 
 def test_a_submission_is_taken_up_from_the_tokens_so_far():
     submission = sequence(resumed=TOKENS[:2]).submission
-    message = submission.to_proto(7, TOKENS[:5])
+    message = submission.to_proto(7, TOKENS[:5], was_accepted=True)
     assert (message.sequence_id, list(message.output_token_ids)) == (7, TOKENS[:5])
     assert not message.HasField("timeout")
 
 
 def test_a_deadline_that_has_passed_leaves_no_time():
-    message = sequence(deadline=0.0).submission.to_proto(1, [])
+    message = sequence(deadline=0.0).submission.to_proto(1, [], was_accepted=False)
     assert message.HasField("timeout")
     assert message.timeout.ToNanoseconds() == 0
 
@@ -130,12 +134,12 @@ def test_the_rate_leaves_out_the_first_event():
 )
 def test_a_tenant_s_limit_of_drafts_bounds_what_its_requests_ask_for(asked, limit, sent):
     submission = sequence(asked_drafts=asked, tenant_drafts=limit).submission
-    speculation = submission.to_proto(1, ()).speculation
+    speculation = submission.to_proto(1, (), was_accepted=False).speculation
     assert (speculation.max_draft_tokens if speculation.HasField("max_draft_tokens") else None) == sent
 
 
 def test_a_submission_says_where_phases_begin():
-    marks = sequence().submission.to_proto(1, ()).phase_marks
+    marks = sequence().submission.to_proto(1, (), was_accepted=False).phase_marks
     assert {mark.token_id: mark.phase for mark in marks} == {
         7: pb.PHASE_ANSWER,
         9: pb.PHASE_TOOL_ARGUMENTS,

@@ -181,8 +181,17 @@ class Kernels(Protocol):
         """Choose experts by sigmoid(logits) + bias, weigh them by sigmoid(logits): logits [T, E] fp32."""
         ...
 
-    def pack_experts(self, gate_up: Sequence[StoredWeight], down: Sequence[StoredWeight]) -> Packed:
-        """Take each expert's weights [2 F, D] and [D, F], all of them stored in one form."""
+    def pack_experts(
+        self, gate_up: Sequence[StoredWeight], down: Sequence[StoredWeight], *, num_slots: int | None = None
+    ) -> Packed:
+        """Take each expert's weights [2 F, D] and [D, F], all of them stored in one form.
+
+        `num_slots` says how many experts tokens choose among, on all ranks; None: these.
+        """
+        ...
+
+    def replace_expert(self, weights: Packed, slot: int, gate_up: StoredWeight, down: StoredWeight) -> None:
+        """Put another expert's weights in the place of a packed one's; graphs that were captured go on."""
         ...
 
     def experts(self, x: Tensor, choice: Choice, weights: Packed) -> Tensor:

@@ -15,6 +15,7 @@ from outrider.model.config import (
     ModelConfig,
 )
 from outrider.model.kv_cache import write_tokens
+from outrider.model.ranks import ALONE, Ranks, whole_of
 from outrider.model.reader import Reader
 
 
@@ -28,7 +29,7 @@ class StepContext:
 
 
 class Attention(Protocol):
-    """One attention layer: [T, D] -> [T, D]."""
+    """One attention layer: [T, D] -> [T, D]; its config names the rank's own heads."""
 
     def __call__(self, x: Tensor, cache: Tensor, context: StepContext) -> Tensor: ...
 
@@ -41,10 +42,16 @@ class LatentAttention:
     """
 
     def __init__(
-        self, model: ModelConfig, config: LatentAttentionConfig, reader: Reader, kernels: Kernels
+        self,
+        model: ModelConfig,
+        config: LatentAttentionConfig,
+        reader: Reader,
+        kernels: Kernels,
+        ranks: Ranks,
     ) -> None:
         self._config = config
         self._kernels = kernels
+        self._ranks = ranks
         self._scale = model.softmax_scale
         # The query's first product has the same input as the latent's: one product computes both.
         # The query's comes first: it is whole FP8 blocks, of which the latent's width would cut one.
@@ -70,7 +77,8 @@ class LatentAttention:
         turned = kernels.write_latent(latent, turned, self._latent_norm, place)
         absorbed = kernels.head_linear(plain, self._key_up)
         mixed = kernels.latent_attention(absorbed, turned, cache, context.plan, self._scale)
-        return kernels.linear(kernels.head_linear(mixed, self._value_up).flatten(1), self._outward)
+        outward = kernels.linear(kernels.head_linear(mixed, self._value_up).flatten(1), self._outward)
+        return whole_of(outward, kernels, self._ranks)
 
     def _heads(self, query: Tensor) -> Tensor:
         if self._config.query_rank:
@@ -83,10 +91,16 @@ class GroupedAttention:
     """Grouped-query attention: several query heads share a key and a value head."""
 
     def __init__(
-        self, model: ModelConfig, config: GroupedAttentionConfig, reader: Reader, kernels: Kernels
+        self,
+        model: ModelConfig,
+        config: GroupedAttentionConfig,
+        reader: Reader,
+        kernels: Kernels,
+        ranks: Ranks,
     ) -> None:
         self._config = config
         self._kernels = kernels
+        self._ranks = ranks
         self._scale = model.softmax_scale
         inward = [reader.weight(name) for name in ("q_proj", "k_proj", "v_proj")]
         self._inward = kernels.pack_linear(stack_outputs(inward))
@@ -100,11 +114,12 @@ class GroupedAttention:
         query, keys = turned.split([H, G], dim=1)
         write_tokens(cache, context.slots, torch.cat([keys, values], dim=1).flatten(1))
         mixed = self._kernels.grouped_attention(query, cache, context.plan, self._scale)
-        return self._kernels.linear(mixed.flatten(1), self._outward)
+        outward = self._kernels.linear(mixed.flatten(1), self._outward)
+        return whole_of(outward, self._kernels, self._ranks)
 
 
-def load_attention(model: ModelConfig, reader: Reader, kernels: Kernels) -> Attention:
+def load_attention(model: ModelConfig, reader: Reader, kernels: Kernels, ranks: Ranks = ALONE) -> Attention:
     """The kind of attention that the config names."""
     if isinstance(model.attention, LatentAttentionConfig):
-        return LatentAttention(model, model.attention, reader, kernels)
-    return GroupedAttention(model, model.attention, reader, kernels)
+        return LatentAttention(model, model.attention, reader, kernels, ranks)
+    return GroupedAttention(model, model.attention, reader, kernels, ranks)

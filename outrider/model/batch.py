@@ -61,4 +61,6 @@ class ForwardResult:
 
     logits: Tensor  # [R, V] fp32
     num_distinct_experts: Tensor | None  # [MoE layers] int64, None without such layers
+    # [MoE layers, T, A] int64, the logical experts of each row; E, their number, where it is padding
+    experts: Tensor | None = None
     tapped: Tensor | None = None  # [Q, layers of the tap x D]

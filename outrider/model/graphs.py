@@ -126,28 +126,36 @@ class StepRunner:
         recording = self.recordings[bucket]
         recording.inputs.fill(self._lay_out(batch, bucket))
         result = recording.compute()
-        tapped = None
+        tapped, experts = None, None
         if batch.tap and result.tapped is not None:
             tapped = result.tapped[: len(batch.tap.rows)]
-        return replace(result, logits=result.logits[: len(batch.logit_rows)], tapped=tapped)
+        if result.experts is not None:
+            experts = result.experts[:, : len(batch.token_ids)]
+        logits = result.logits[: len(batch.logit_rows)]
+        return replace(result, logits=logits, experts=experts, tapped=tapped)
 
     def _compute(self, inputs: StepInputs) -> ForwardResult:
         """Computes a bucket, and leaves the result where all do: room for each would take gigabytes."""
         result = self.model.compute(inputs, self.kv_cache)
         pairs = zip(tensors_of(self._results), tensors_of(result), strict=True)
-        return with_tensors(result, [room[: len(found)].copy_(found) for room, found in pairs])
+        return with_tensors(
+            result, [room.view(-1)[: found.numel()].view_as(found).copy_(found) for room, found in pairs]
+        )
 
     def _room_for_results(self) -> ForwardResult:
         config, device = self.model.config, self.model.device
         T = max((bucket.num_rows for bucket in self._buckets), default=0)
         num_moe_layers = config.num_layers - config.num_dense_layers
+        num_chosen = T * config.moe.num_experts_per_token if config.moe else 0
         counts = torch.empty(num_moe_layers, dtype=torch.int64, device=device)
+        experts = torch.empty(num_moe_layers, num_chosen, dtype=torch.int64, device=device)
         tapped = torch.empty(
             T, len(self._tap_layers) * config.hidden_size, dtype=self.model.dtype, device=device
         )
         return ForwardResult(
             logits=torch.empty(T, config.vocab_size, device=device),
             num_distinct_experts=counts if config.moe else None,
+            experts=experts if config.moe else None,
             tapped=tapped if self._tap_layers else None,
         )
 

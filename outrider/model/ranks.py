@@ -5,14 +5,18 @@ from typing import Protocol
 
 from torch import Tensor
 
+from outrider.kernels.interface import Kernels
 from outrider.model.errors import ModelError
 
 
 class Ranks(Protocol):
     """The processes that hold one copy of the model together; each computes the same steps in lockstep."""
 
-    rank: int
-    num_ranks: int
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def num_ranks(self) -> int: ...
 
     def all_gather(self, x: Tensor) -> Tensor:
         """The x of every rank, in rank order: [*shape] -> [R, *shape]. All ranks give the same shape."""
@@ -32,6 +36,11 @@ class Alone:
 
 
 ALONE = Alone()
+
+
+def whole_of(part: Tensor, kernels: Kernels, ranks: Ranks) -> Tensor:
+    """The sum of what all ranks computed of a layer [T, D], added in rank order: the same bits on each."""
+    return part if ranks.num_ranks == 1 else kernels.add_parts(ranks.all_gather(part))
 
 
 def own_part(size: int, ranks: Ranks, what: str, multiple: int = 1) -> slice:

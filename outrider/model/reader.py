@@ -1,7 +1,8 @@
-"""Reads tensors by name in the type and on the device of the model, and reports progress."""
+"""Reads a rank's parts of tensors in the type and on the device of the model, and reports progress."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from outrider.kernels.weights import Fp8Weight, Int4Weight, StoredWeight
 from outrider.model.checkpoint import Checkpoint
 from outrider.model.errors import CheckpointError
 from outrider.model.quantization import Storage
+from outrider.model.shard import Part
 
 Progress = Callable[[int, int], None]
 """Called with bytes read and bytes in total."""
@@ -17,16 +19,18 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Meter:
-    """How much of a checkpoint has been read."""
+    """How much of a checkpoint has been read, by any number of threads."""
 
     total: int
     report: Progress | None
     done: int = 0
+    _lock: Lock = field(default_factory=Lock)
 
     def add(self, num_bytes: int) -> None:
-        self.done += num_bytes
-        if self.report:
-            self.report(self.done, self.total)
+        with self._lock:
+            self.done += num_bytes
+            if self.report:
+                self.report(self.done, self.total)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,7 @@ class Reader:
     dtype: torch.dtype
     device: torch.device
     meter: Meter
+    parts: Mapping[str, Part] = field(default_factory=dict)  # what is not named is read whole
     prefix: str = field(default="")
 
     def within(self, prefix: str) -> "Reader":
@@ -48,7 +53,7 @@ class Reader:
 
     def weight(self, linear: str) -> StoredWeight:
         """The weight of a linear [N, K], as it is stored, for inputs of the model's type."""
-        storage = self.checkpoint.storage(self.prefix + linear)
+        storage = self.storage(linear)
         part = self.within(f"{linear}.")
         if storage == Storage.INT4:
             weight = Int4Weight(
@@ -56,7 +61,7 @@ class Reader:
                 scales=part("weight_scale", torch.bfloat16),
                 dtype=self.dtype,
             )
-            part._check_shape(weight.shape)
+            part._check_shape()
             return weight
         if storage == Storage.FP8:
             return Fp8Weight(
@@ -66,15 +71,22 @@ class Reader:
             )
         return part("weight")
 
-    def _check_shape(self, shape: tuple[int, int]) -> None:
+    def storage(self, linear: str) -> Storage | None:
+        """How the weight of a linear is stored; None if it is not there."""
+        return self.checkpoint.storage(self.prefix + linear)
+
+    def _check_shape(self) -> None:
         """Raise CheckpointError unless the shape that stands beside a packed weight is its own."""
-        stated = self._mapped("weight_shape").tolist()
-        if stated != list(shape):
+        N, num_packed = self.checkpoint.tensors[f"{self.prefix}weight_packed"].shape
+        stated, held = self._mapped("weight_shape").tolist(), [N, 8 * num_packed]
+        if stated != held:
             name = f"{self.checkpoint.directory}: {self.prefix}weight_shape"
-            raise CheckpointError(f"{name} states {stated}, and weight_packed holds {list(shape)}")
+            raise CheckpointError(f"{name} states {stated}, and weight_packed holds {held}")
 
     def _mapped(self, name: str) -> Tensor:
         name = self.prefix + name
         tensor = self.checkpoint.read(name)
-        self.meter.add(self.checkpoint.tensors[name].num_bytes)
+        if name in self.parts:
+            tensor = self.parts[name].of(tensor)
+        self.meter.add(tensor.nbytes)
         return tensor

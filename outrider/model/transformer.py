@@ -1,7 +1,10 @@
 """The network: layers of attention and feed-forward between an embedding and a head."""
 
 import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -9,19 +12,27 @@ from torch import Tensor
 
 from outrider.kernels import load_kernels
 from outrider.kernels.interface import Kernels
+from outrider.model.agreement import agree
 from outrider.model.attention import Attention, StepContext, load_attention
 from outrider.model.batch import ForwardBatch, ForwardResult, StepInputs
 from outrider.model.checkpoint import Checkpoint
 from outrider.model.config import ModelConfig
-from outrider.model.feed_forward import FeedForward, load_feed_forward
+from outrider.model.feed_forward import FeedForward, MoeFeedForward, StoredExpert, load_feed_forward
 from outrider.model.kv_cache import KVCache
 from outrider.model.numerics import Numerics, checkpoint_digest, instruction_set
+from outrider.model.output_head import OutputHead
+from outrider.model.placement import Move, Placement
 from outrider.model.precision import default_dtype
+from outrider.model.ranks import ALONE, Ranks
 from outrider.model.reader import Meter, Progress, Reader
 from outrider.model.rotary import Rotary
+from outrider.model.shard import WHOLE, Shard, num_bytes, parts_to_read, shard_config, vocabulary_part
 from outrider.model.transfer import to_device
 
 logger = logging.getLogger(__name__)
+
+MAX_NUM_LOADERS = 8
+"""Layers that are read and packed at a time: more need more memory for what is read and not yet packed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,22 +46,36 @@ class Layer:
 
 
 class Transformer:
-    """A loaded model; `forward` is its only way to compute, whatever the tokens are for."""
+    """A loaded model or a rank's shard; `forward` is its only way to compute, whatever the tokens are for.
 
-    def __init__(self, config: ModelConfig, reader: Reader, kernels: Kernels, numerics_id: str) -> None:
+    The ranks of a group compute the same steps in lockstep, and each has the same result.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        reader: Reader,
+        kernels: Kernels,
+        numerics_id: str,
+        shard: Shard = WHOLE,
+    ) -> None:
+        """`config` has the rank's own attention heads: shard_config."""
         self.config = config
         self.numerics_id = numerics_id
+        self.ranks = shard.ranks
+        self.placement = shard.placement
         self.dtype = reader.dtype
         self.device = reader.device
         self.kernels = kernels
         self._embedding = reader("model.embed_tokens.weight")
-        self._layers = [
-            load_layer(config, layer, reader.within(f"model.layers.{layer}."), kernels)
-            for layer in range(config.num_layers)
-        ]
+        self._layers = load_layers(config, reader, kernels, shard)
         self._norm = reader("model.norm.weight", torch.float32)
-        head = self._embedding if config.tied_embeddings else reader("lm_head.weight")
-        self._head = kernels.pack_linear(head)
+        head = (
+            self._embedding[vocabulary_part(config.vocab_size, self.ranks)]
+            if config.tied_embeddings
+            else reader("lm_head.weight")
+        )
+        self._head = OutputHead(head, config.vocab_size, kernels, self.ranks)
         self._rotary = Rotary(config.rotary, self.device)
 
     @classmethod
@@ -63,11 +88,14 @@ class Transformer:
         device: str | torch.device = "cpu",
         backend: str = "torch",
         progress: Progress | None = None,
+        ranks: Ranks = ALONE,
+        placement: Placement | None = None,
     ) -> "Transformer":
         """Load a Hugging Face directory; raises ModelError, before reading weights where it can.
 
         Call torch.set_num_threads before: the number of threads is part of the numerics id. Without dtype,
-        outrider.model.precision chooses.
+        outrider.model.precision chooses. All ranks of a group load at the same time, each its own shard, with
+        the same placement; without one it is Placement.balanced.
         """
         config = ModelConfig.from_directory(directory)
         checkpoint = Checkpoint.open(directory)
@@ -76,25 +104,58 @@ class Transformer:
         device = torch.device(device)
         dtype = dtype or default_dtype(checkpoint.dtype, device)
         logger.info("%s: %s kernels, computing in %s", directory, kernels.NAME, dtype)
+        shard = Shard(ranks=ranks, placement=choose_placement(config, ranks, placement))
+        own_config, parts = shard_config(config, ranks), parts_to_read(config, shard)
         numerics = Numerics(
-            checkpoint=checkpoint_digest(directory / "config.json", checkpoint.files),
+            # One rank reads it all.
+            checkpoint=checkpoint_digest(directory / "config.json", checkpoint.files)
+            if ranks.rank == 0
+            else "",
             backend=kernels.NAME,
             kernel_version=kernels.VERSION,
             dtype=str(dtype),
             instruction_set=instruction_set(device),
             library=kernels.LIBRARIES,
             num_threads=torch.get_num_threads() if device.type == "cpu" else 0,
-            num_ranks=1,
+            num_ranks=ranks.num_ranks,
         )
-        meter = Meter(total=checkpoint.num_expected_bytes(config), report=progress)
-        reader = Reader(checkpoint=checkpoint, dtype=dtype, device=device, meter=meter)
-        return cls(config, reader, kernels, numerics.id)
+        numerics = agree(numerics, checkpoint, shard.placement, ranks, device)
+        meter = Meter(total=num_bytes(parts, checkpoint), report=progress)
+        reader = Reader(checkpoint=checkpoint, dtype=dtype, device=device, meter=meter, parts=parts)
+        return cls(own_config, reader, kernels, numerics.id, shard)
 
     def new_kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
         return KVCache.allocate(self.config, num_blocks, block_size, self.dtype, self.device)
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         return self.config.num_layers * block_size * self.config.attention.kv_width * self.dtype.itemsize
+
+    def owns(self, move: Move) -> bool:
+        """Whether the move is into a slot of this rank, which then has to read the expert."""
+        assert self.placement is not None
+        return move.slot // self.placement.num_slots_per_rank == self.ranks.rank
+
+    @torch.inference_mode()
+    def read_expert(self, move: Move) -> StoredExpert:
+        """Read what a move brings, ahead of it: in any thread, and while steps run."""
+        return self._moe_layer(move.layer).read_expert(move.expert)
+
+    @torch.inference_mode()
+    def place(self, moves: Sequence[Move], weights: Mapping[Move, StoredExpert]) -> None:
+        """Let moves take effect, in place, between the same two steps on every rank; no token changes.
+
+        `weights` are those read for the moves that this rank owns. Graphs that were captured go on.
+        """
+        assert self.placement is not None
+        self.placement = self.placement.after(list(moves))
+        for layer in {move.layer for move in moves}:
+            read = {move.slot: weights[move] for move in moves if move.layer == layer and self.owns(move)}
+            self._moe_layer(layer).place(self.placement.experts[layer], read)
+
+    def _moe_layer(self, moe_layer: int) -> MoeFeedForward:
+        feed_forward = self._layers[self.config.num_dense_layers + moe_layer].feed_forward
+        assert isinstance(feed_forward, MoeFeedForward)
+        return feed_forward
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> ForwardResult:
         """Compute the batch's tokens, write them into the cache, and return what is wanted of their rows."""
@@ -134,26 +195,58 @@ class Transformer:
                 experts.append(result.experts)
         if tap and len(self._layers) in tap.layers:
             tapped.append(x[tap.rows])
+        chosen = torch.stack(experts) if experts else None
         return ForwardResult(
-            logits=self.kernels.linear(normed[inputs.logit_rows], self._head).float(),
-            num_distinct_experts=self._count_distinct(experts),
+            logits=self._head(normed[inputs.logit_rows]),
+            num_distinct_experts=self._count_distinct(chosen),
+            experts=chosen,
             tapped=torch.cat(tapped, dim=1) if tapped else None,
         )
 
-    def _count_distinct(self, experts: list[Tensor]) -> Tensor | None:
-        """How many experts are among the choices [T, A] of each layer, on their device: -> [MoE layers]."""
-        if self.config.moe is None or not experts:
+    def _count_distinct(self, chosen: Tensor | None) -> Tensor | None:
+        """How many experts are among the choices [MoE layers, T, A], on their device: -> [MoE layers]."""
+        if self.config.moe is None or chosen is None:
             return None
-        chosen, E = torch.stack(experts), self.config.moe.num_experts
+        E = self.config.moe.num_experts
         # Padding chooses E.
-        woken = torch.zeros(len(experts), E + 1, dtype=torch.int64, device=chosen.device)
+        woken = torch.zeros(len(chosen), E + 1, dtype=torch.int64, device=chosen.device)
         return woken.scatter_(1, chosen.flatten(1), 1)[:, :E].sum(1)
 
 
-def load_layer(config: ModelConfig, layer: int, reader: Reader, kernels: Kernels) -> Layer:
+def choose_placement(config: ModelConfig, ranks: Ranks, placement: Placement | None) -> Placement | None:
+    """What is placed, if there is anything to place: experts, on several ranks."""
+    if config.moe is None or ranks.num_ranks == 1:
+        return None
+    if placement is not None:
+        return placement
+    num_moe_layers = config.num_layers - config.num_dense_layers
+    return Placement.balanced(
+        num_layers=num_moe_layers, num_experts=config.moe.num_experts, num_ranks=ranks.num_ranks
+    )
+
+
+def load_layers(config: ModelConfig, reader: Reader, kernels: Kernels, shard: Shard) -> list[Layer]:
+    """All layers, several at a time."""
+    num_threads, device = torch.get_num_threads(), reader.device
+
+    def prepare() -> None:
+        # Both are a thread's own, and what is tried here of products must hold where steps are computed.
+        torch.set_num_threads(num_threads)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+
+    load = partial(load_layer, config, reader, kernels, shard)
+    num_loaders = min(MAX_NUM_LOADERS, num_threads, config.num_layers)
+    with ThreadPoolExecutor(num_loaders, "load", prepare) as pool:
+        return list(pool.map(load, range(config.num_layers)))
+
+
+@torch.inference_mode()
+def load_layer(config: ModelConfig, whole: Reader, kernels: Kernels, shard: Shard, layer: int) -> Layer:
+    reader = whole.within(f"model.layers.{layer}.")
     return Layer(
         attention_norm=reader("input_layernorm.weight", torch.float32),
-        attention=load_attention(config, reader.within("self_attn."), kernels),
+        attention=load_attention(config, reader.within("self_attn."), kernels, shard.ranks),
         feed_forward_norm=reader("post_attention_layernorm.weight", torch.float32),
-        feed_forward=load_feed_forward(config, layer, reader.within("mlp."), kernels),
+        feed_forward=load_feed_forward(config, layer, reader.within("mlp."), kernels, shard),
     )

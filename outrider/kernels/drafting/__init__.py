@@ -9,10 +9,12 @@ from outrider.kernels.drafting.attention import grouped_attention, latent_attent
 from outrider.kernels.drafting.linear import head_linear, linear, pack_head_linear, pack_linear
 from outrider.kernels.drafting.rows import add_rms_norm, rms_norm, silu_product
 from outrider.kernels.torch import (
+    add_parts,
     combine,
     experts,
     gate,
     pack_experts,
+    replace_expert,
     rotate,
     sample_and_verify,
     write_latent,
@@ -28,6 +30,7 @@ __all__ = [
     "LIBRARIES",
     "NAME",
     "VERSION",
+    "add_parts",
     "add_rms_norm",
     "combine",
     "experts",
@@ -40,6 +43,7 @@ __all__ = [
     "pack_head_linear",
     "pack_linear",
     "plan_attention",
+    "replace_expert",
     "rms_norm",
     "rotate",
     "sample_and_verify",

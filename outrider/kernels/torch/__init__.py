@@ -5,7 +5,7 @@ import torch
 from outrider.kernels.torch.add_parts import add_parts
 from outrider.kernels.torch.attention import grouped_attention, latent_attention
 from outrider.kernels.torch.attention_plan import plan_attention
-from outrider.kernels.torch.experts import combine, experts, pack_experts
+from outrider.kernels.torch.experts import combine, experts, pack_experts, replace_expert
 from outrider.kernels.torch.gate import gate
 from outrider.kernels.torch.linear import head_linear, linear, pack_head_linear, pack_linear
 from outrider.kernels.torch.rms_norm import add_rms_norm, rms_norm
@@ -37,6 +37,7 @@ __all__ = [
     "pack_head_linear",
     "pack_linear",
     "plan_attention",
+    "replace_expert",
     "rms_norm",
     "rotate",
     "sample_and_verify",

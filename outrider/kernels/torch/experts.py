@@ -9,8 +9,8 @@ from torch import Tensor
 from outrider.kernels.interface import Choice
 from outrider.kernels.torch.linear import Weight, pack_linear
 from outrider.kernels.torch.silu_product import silu_product
-from outrider.kernels.torch.tiles import TILE_ROWS, cut_rows
-from outrider.kernels.weights import StoredWeight
+from outrider.kernels.torch.tiles import TILE_ROWS, cut_rows, padded_rows
+from outrider.kernels.weights import StoredWeight, to_plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +32,21 @@ class ExpertTiles:
 
     experts: list[int]  # one per tile
     sizes: list[int]  # rows of each tile
-    pairs: Tensor  # [T * A] pairs t * A + a, sorted by expert
-    rows: Tensor  # [T * A] the row of each of those pairs
+    pairs: Tensor  # pairs t * A + a that choose one of the experts, sorted by it
+    rows: Tensor  # the row of each of those pairs
 
 
-def pack_experts(gate_up: Sequence[StoredWeight], down: Sequence[StoredWeight]) -> ExpertWeights:
-    """Each expert's [2 F, D] and [D, F]."""
+def pack_experts(
+    gate_up: Sequence[StoredWeight], down: Sequence[StoredWeight], *, num_slots: int | None = None
+) -> ExpertWeights:
+    """Each expert's [2 F, D] and [D, F]; how many there are elsewhere shows in no product."""
     return ExpertWeights(gate_up=[pack_linear(w) for w in gate_up], down=[pack_linear(w) for w in down])
+
+
+def replace_expert(weights: ExpertWeights, slot: int, gate_up: StoredWeight, down: StoredWeight) -> None:
+    """Put another expert's weights in the place of a packed one's."""
+    weights.gate_up[slot].values.copy_(to_plain(gate_up).t())
+    weights.down[slot].values.copy_(to_plain(down).t())
 
 
 def experts(x: Tensor, choice: Choice, weights: ExpertWeights) -> Tensor:
@@ -57,16 +65,16 @@ def experts(x: Tensor, choice: Choice, weights: ExpertWeights) -> Tensor:
 def arrange(chosen: Tensor, num_experts: int, wide_rows: tuple[int, ...]) -> ExpertTiles:
     """Lay out [T, A] choices so that every tile belongs to one expert."""
     flat = chosen.flatten()
-    pairs = flat.argsort(stable=True)
-    counts = torch.bincount(flat, minlength=num_experts)
+    counts = torch.bincount(flat, minlength=num_experts)[:num_experts]
+    num_rows = counts.tolist()
+    # Those that choose none of the experts stand last.
+    pairs = flat.argsort(stable=True)[: sum(num_rows)]
     # A pair's row: its place among all pairs, moved on by the padding of the experts before its own.
     padding = -counts % TILE_ROWS
     moved = (padding.cumsum(0) - padding).index_select(0, flat.index_select(0, pairs))
-    rows = torch.arange(len(flat), device=flat.device) + moved
+    rows = torch.arange(len(pairs), device=flat.device) + moved
     cuts = [
-        (expert, size)
-        for expert, n in enumerate((counts + padding).tolist())
-        for size in cut_rows(n, wide_rows)
+        (expert, size) for expert, n in enumerate(num_rows) for size in cut_rows(padded_rows(n), wide_rows)
     ]
     return ExpertTiles(experts=[e for e, _ in cuts], sizes=[size for _, size in cuts], pairs=pairs, rows=rows)
 

@@ -82,6 +82,9 @@ class Client:
             if tls is None
             else grpc.secure_channel(target, tls.credentials(), options=CHANNEL_OPTIONS)
         )
+        # gRPC gets on with a connection only while somebody waits on the channel, else once in five seconds: a
+        # stream that pauses between two tries would find no gateway. Tried: up to a minute.
+        self._channel.subscribe(_note_nothing)
         self._stub = gateway_pb2_grpc.GatewayServiceStub(self._channel)
 
     def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Stream:
@@ -127,3 +130,7 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _note_nothing(connectivity: grpc.ChannelConnectivity) -> None:
+    """Hears of the channel's state, which has gRPC attend to it."""

@@ -129,5 +129,5 @@ def test_a_deadline_that_cannot_be_met_is_refused_only_once_the_speed_was_measur
 
 def test_steps_that_are_mostly_empty_say_nothing_about_the_speed() -> None:
     speed = Speed()
-    speed.add_step(seconds=1.0, exchange_seconds=0.0, exchange_seconds=0.0, num_rows=1, max_num_rows=100)
+    speed.add_step(seconds=1.0, exchange_seconds=0.0, num_rows=1, max_num_rows=100)
     assert speed.rows_per_second.value is None

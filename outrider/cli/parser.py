@@ -69,7 +69,7 @@ def _command(
 def _add_connection(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("connection")
     target = os.environ.get("OUTRIDER_TARGET", DEFAULT_TARGET)
-    group.add_argument("--target", default=target, metavar="HOST:PORT", help="default: %(default)s")
+    group.add_argument("--target", default=target, metavar="HOST:PORT[,...]", help="default: %(default)s")
     group.add_argument("--key", default=os.environ.get("OUTRIDER_KEY"), help="default: $OUTRIDER_KEY")
     group.add_argument("--timeout", type=float, metavar="SECONDS", help="until the answer must be complete")
     group.add_argument("--tls", action="store_true", help="encrypt; trust the public authorities")

@@ -1,7 +1,7 @@
 """The client for asyncio: the twin of `outrider.client.sync`."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -9,26 +9,29 @@ import grpc
 
 from outrider.client.answer import Answer, Delta
 from outrider.client.channel import CHANNEL_OPTIONS, DEFAULT_TARGET, ClientTls, metadata_of
+from outrider.client.gateways import Gateways
 from outrider.client.question import Messages, Options, Tools, chat_request, generate_request
 from outrider.client.status import error_of
 from outrider.client.transcript import Transcript
 from outrider.v1 import gateway_pb2 as pb
-from outrider.v1 import gateway_pb2_grpc
+from outrider.v1.gateway_pb2_grpc import GatewayServiceStub
 
 
 class AsyncStream:
     """An answer as it grows: iterate it for deltas, or await `result()` for the whole."""
 
-    def __init__(self, ask: Callable[..., Any], transcript: Transcript, metadata: tuple) -> None:
-        self._ask = ask
+    def __init__(self, gateways: Gateways, method: str, transcript: Transcript, metadata: tuple) -> None:
+        self._gateways = gateways
+        self._method = method
         self._transcript = transcript
         self._metadata = metadata
         self._call = self._start()
         self._deltas = self._receive()
 
     def _start(self) -> Any:
-        transcript = self._transcript
-        return self._ask(transcript.request(), timeout=transcript.time_left(), metadata=self._metadata)
+        self._gateway = self._gateways.current
+        ask, transcript = getattr(self._gateway.stub, self._method), self._transcript
+        return ask(transcript.request(), timeout=transcript.time_left(), metadata=self._metadata)
 
     async def _receive(self) -> AsyncGenerator[Delta, None]:
         while self._transcript.finished is None:
@@ -41,7 +44,9 @@ class AsyncStream:
             except grpc.RpcError as error:
                 if self._transcript.finished is not None:
                     return
-                await asyncio.sleep(self._transcript.pause_after(error))
+                pause = self._transcript.pause_after(error)
+                self._gateways.leave(self._gateway)
+                await asyncio.sleep(pause)
                 self._call = self._start()
 
     def __aiter__(self) -> AsyncIterator[Delta]:
@@ -71,23 +76,25 @@ class AsyncStream:
 
 
 class AsyncClient:
-    """Asks one gateway; made inside a running loop. Errors are those of `outrider.rpc.errors`."""
+    """Asks gateways; made inside a running loop. Errors are those of `outrider.rpc.errors`.
+
+    `target` is HOST:PORT. Of several with commas between, another is asked where one fails. A name by which
+    gRPC finds several, such as dns:///HOST:PORT, will do too.
+    """
 
     def __init__(
         self, target: str = DEFAULT_TARGET, *, key: str | None = None, tls: ClientTls | None = None
     ) -> None:
         self._metadata = metadata_of(key)
-        self._channel = (
-            grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
-            if tls is None
-            else grpc.aio.secure_channel(target, tls.credentials(), options=CHANNEL_OPTIONS)
-        )
-        self._stub = gateway_pb2_grpc.GatewayServiceStub(self._channel)
+        credentials = tls.credentials() if tls else None
+        self._gateways = Gateways(target, lambda name: _channel(name, credentials), GatewayServiceStub)
 
     def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> AsyncStream:
         """Continues a prompt: text, or token ids."""
         request = generate_request(prompt, options)
-        return AsyncStream(self._stub.Generate, Transcript(request, options.get("timeout")), self._metadata)
+        return AsyncStream(
+            self._gateways, "Generate", Transcript(request, options.get("timeout")), self._metadata
+        )
 
     def chat(
         self,
@@ -100,25 +107,36 @@ class AsyncClient:
     ) -> AsyncStream:
         """Answers a conversation; a string is one user's turn."""
         request = chat_request(messages, tools, thinking, template_options or {}, options)
-        return AsyncStream(self._stub.Chat, Transcript(request, options.get("timeout")), self._metadata)
+        return AsyncStream(
+            self._gateways, "Chat", Transcript(request, options.get("timeout")), self._metadata
+        )
 
     async def models(self, timeout: float | None = None) -> list[pb.Model]:  # noqa: ASYNC109
         """Lists the models that can be asked."""
-        return list((await self._unary(self._stub.ListModels, pb.ListModelsRequest(), timeout)).models)
+        return list((await self._unary("ListModels", pb.ListModelsRequest(), timeout)).models)
 
     async def stats(self, timeout: float | None = None) -> list[pb.SchedulerStats]:  # noqa: ASYNC109
         """Reports the load of the schedulers behind the gateway."""
-        return list((await self._unary(self._stub.GetStats, pb.GetStatsRequest(), timeout)).schedulers)
+        return list((await self._unary("GetStats", pb.GetStatsRequest(), timeout)).schedulers)
 
-    async def _unary(self, ask: Callable[..., Any], request: Any, seconds: float | None) -> Any:
-        try:
-            return await ask(request, timeout=seconds, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise error_of(error) from None
+    async def _unary(self, method: str, request: Any, seconds: float | None) -> Any:
+        """Asks each gateway in turn until one answers."""
+        for num_left in reversed(range(len(self._gateways.all))):
+            gateway = self._gateways.current
+            try:
+                ask = getattr(gateway.stub, method)
+                return await ask(request, timeout=seconds, metadata=self._metadata)
+            except grpc.RpcError as error:
+                failure = error_of(error)
+                if failure.code is not grpc.StatusCode.UNAVAILABLE or not num_left:
+                    raise failure from None
+                self._gateways.leave(gateway)
+        raise AssertionError("there is a gateway")
 
     async def close(self) -> None:
-        """Closes the channel; streams that still run end as cancelled."""
-        await self._channel.close()
+        """Closes the channels; streams that still run end as cancelled."""
+        for gateway in self._gateways.all:
+            await gateway.channel.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -127,3 +145,9 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _channel(name: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+    if credentials is None:
+        return grpc.aio.insecure_channel(name, options=CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(name, credentials, options=CHANNEL_OPTIONS)

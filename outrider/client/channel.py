@@ -13,12 +13,14 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_reconnect_backoff_ms", 500),
     # Despite its name this is how long an attempt may take, and the way may be long.
     ("grpc.min_reconnect_backoff_ms", 5_000),
-    # A gateway whose machine vanished sends no reset. No client of gRPC pings more often than this, as load
-    # balancers might refuse it.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    # A gateway that is stopped, or whose machine vanished, sends no reset: a stream finds out within 5 s.
+    # Where a load balancer refuses so many pings, gRPC halves their number each time, and the answer goes on.
+    ("grpc.keepalive_time_ms", 3_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
     # Tried: the keepalive's own limit passes unnoticed, and this one is 60 s.
-    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 2_000),
+    # While only the gateway sends, as in an answer, gRPC pings but twice unless told otherwise.
+    ("grpc.http2.max_pings_without_data", 0),
     # Long conversations pass gRPC's 4 MiB.
     ("grpc.max_send_message_length", 64 * 1024 * 1024),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),

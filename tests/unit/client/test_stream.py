@@ -6,6 +6,7 @@ import grpc
 import pytest
 
 from outrider.client.aio import AsyncStream
+from outrider.client.gateways import Gateways
 from outrider.client.question import generate_request
 from outrider.client.sync import Stream
 from outrider.client.transcript import Transcript
@@ -25,7 +26,7 @@ class Gateway:
         self._error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata())
         self.num_calls = 0
 
-    def generate(self, request: pb.GenerateRequest, **_: object) -> Iterator[pb.GenerateResponse]:
+    def Generate(self, request: pb.GenerateRequest, **_: object) -> Iterator[pb.GenerateResponse]:  # noqa: N802
         self.num_calls += 1
         return self._events()
 
@@ -33,7 +34,7 @@ class Gateway:
         yield from EVENTS
         raise self._error
 
-    def generate_async(self, request: pb.GenerateRequest, **_: object) -> AsyncIterator[pb.GenerateResponse]:
+    def Chat(self, request: pb.GenerateRequest, **_: object) -> AsyncIterator[pb.GenerateResponse]:  # noqa: N802
         self.num_calls += 1
         return self._events_async()
 
@@ -46,6 +47,7 @@ class Gateway:
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED])
 async def test_a_stream_that_breaks_after_the_end_spoils_nothing(code: grpc.StatusCode) -> None:
     gateway, transcripts = Gateway(code), [Transcript(generate_request("x", {}), None) for _ in range(2)]
-    assert Stream(gateway.generate, transcripts[0], ()).result().text == "a"
-    assert (await AsyncStream(gateway.generate_async, transcripts[1], ()).result()).text == "a"
+    gateways = Gateways("one:1", lambda name: name, lambda channel: gateway)
+    assert Stream(gateways, "Generate", transcripts[0], ()).result().text == "a"
+    assert (await AsyncStream(gateways, "Chat", transcripts[1], ()).result()).text == "a"
     assert gateway.num_calls == 2

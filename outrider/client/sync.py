@@ -150,7 +150,7 @@ def _channel(name: str, credentials: grpc.ChannelCredentials | None) -> grpc.Cha
 
 
 def _pause(seconds: float, channel: grpc.Channel) -> None:
-    """Waits, and has gRPC connect meanwhile: it does so only while somebody waits, else every five seconds."""
+    """Waits, and has gRPC connect meanwhile: unless somebody asks it to, it does so every five seconds."""
     ready = grpc.channel_ready_future(channel)
     time.sleep(seconds)
     ready.cancel()

@@ -6,7 +6,7 @@ import triton
 from outrider.kernels.triton.add_parts import add_parts
 from outrider.kernels.triton.attention_plan import plan_attention
 from outrider.kernels.triton.combine import combine
-from outrider.kernels.triton.experts import experts, pack_experts
+from outrider.kernels.triton.experts import experts, pack_experts, replace_expert
 from outrider.kernels.triton.gate import gate
 from outrider.kernels.triton.grouped_attention import grouped_attention
 from outrider.kernels.triton.head_linear import head_linear, pack_head_linear
@@ -41,6 +41,7 @@ __all__ = [
     "pack_head_linear",
     "pack_linear",
     "plan_attention",
+    "replace_expert",
     "rms_norm",
     "rotate",
     "sample_and_verify",

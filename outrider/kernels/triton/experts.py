@@ -16,7 +16,7 @@ from outrider.kernels.triton.grouped_product import down_kernel, gate_up_kernel
 from outrider.kernels.triton.launch import Argument, Launch
 from outrider.kernels.triton.quantize import quantize_rows
 from outrider.kernels.triton.tiles import num_tiles
-from outrider.kernels.weights import Fp8Weight, Int4Weight, StoredWeight
+from outrider.kernels.weights import Fp8Weight, Int4Weight, StoredWeight, to_plain
 
 Storage: TypeAlias = Literal["plain", "fp8", "int4"]
 Stored = TypeVar("Stored", Tensor, Fp8Weight, Int4Weight)
@@ -43,6 +43,7 @@ class ExpertWeights:
 
     gate_up: StackedWeight  # [2 F, D] each
     down: StackedWeight  # [D, F] each
+    num_slots: int  # those that tokens choose among, on all ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,19 +79,41 @@ TILES: dict[tuple[Storage, int], ExpertTile] = {
 """By storage and pairs of a tile: none of it shows in the bits of an output."""
 
 
-def tile_width(num_pairs: int, num_experts: int, storage: Storage) -> int:
+def tile_width(num_pairs: int, num_slots: int, storage: Storage) -> int:
     """Pairs of a tile: what an expert gets on average, so that most read their weights once."""
-    average = num_tiles(num_pairs, num_experts)
+    average = num_tiles(num_pairs, num_slots)
     return min(
         max(16, 1 << (average - 1).bit_length()), max(width for kind, width in TILES if kind == storage)
     )
 
 
-def pack_experts(gate_up: Sequence[StoredWeight], down: Sequence[StoredWeight]) -> ExpertWeights:
+def pack_experts(
+    gate_up: Sequence[StoredWeight], down: Sequence[StoredWeight], *, num_slots: int | None = None
+) -> ExpertWeights:
     """Copies each expert's [2 F, D] and [D, F], one after another, into one tensor for each product."""
     if isinstance(gate_up[0], Fp8Weight):
         check_halves(gate_up[0])
-    return ExpertWeights(gate_up=stack(gate_up), down=stack(down))
+    return ExpertWeights(gate_up=stack(gate_up), down=stack(down), num_slots=num_slots or len(down))
+
+
+def replace_expert(weights: ExpertWeights, slot: int, gate_up: StoredWeight, down: StoredWeight) -> None:
+    """Puts another expert where one lies, in place: graphs that were captured go on with it."""
+    pairs = [(weights.gate_up, like(weights.gate_up, gate_up)), (weights.down, like(weights.down, down))]
+    for stacked, one in pairs:
+        stacked.values[slot].copy_(one.values[0])
+        if stacked.scales is not None and one.scales is not None:
+            stacked.scales[slot].copy_(one.scales[0])
+
+
+def like(stacked: StackedWeight, weight: StoredWeight) -> StackedWeight:
+    """One expert's weight in the layout of others; raises ValueError where it can have none."""
+    # Where a layer's experts are not stored alike they were packed plain.
+    one = stack([to_plain(weight) if stacked.storage == "plain" else weight])
+    if (one.storage, one.shape[1:]) != (stacked.storage, stacked.shape[1:]):
+        raise ValueError(
+            f"{one.storage} {one.shape[1:]} cannot replace {stacked.storage} {stacked.shape[1:]}"
+        )
+    return one
 
 
 def stack(weights: Sequence[StoredWeight]) -> StackedWeight:
@@ -117,7 +140,7 @@ def experts(x: Tensor, choice: Choice, weights: ExpertWeights) -> Tensor:
     T, A = choice.experts.shape
     E, D, F = weights.down.shape
     storage = weights.gate_up.storage
-    alignment = align(choice.experts.contiguous(), E, tile_width(T * A, E, storage))
+    alignment = align(choice.experts.contiguous(), E, tile_width(T * A, weights.num_slots, storage))
     inputs = rows_of(x.contiguous(), alignment, storage)
     hidden = empty_rows(alignment, F, x, storage)
     outputs = x.new_empty(T, A, D)

@@ -17,6 +17,9 @@ TOGETHER = 0.15
 # Of a process that is only held up: some are taken for lost, some are not.
 PAUSE_SECONDS = (0.1, 3.0)
 
+# A process that has just been hit is given so long to be there again.
+PATIENCE_SECONDS, LOOK_SECONDS = 10.0, 0.2
+
 
 class Kind(StrEnum):
     """What happens to a process."""
@@ -47,9 +50,12 @@ class Fault:
         return f"{self.at:6.1f} s  {self.kind} {self.target}{pause}"
 
     async def strike(self, stack_pid: int) -> bool:
-        """Does it; returns whether the process was there to be hit."""
-        process = services_of(stack_pid).get(self.target)
-        if process is None:
+        """Does it, once the process is there to be hit; returns whether it was."""
+        for _ in range(round(PATIENCE_SECONDS / LOOK_SECONDS)):
+            if (process := services_of(stack_pid).get(self.target)) is not None:
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        else:
             return False
         with suppress(ProcessLookupError):
             os.kill(process.pid, SIGNALS.get(self.kind, signal.SIGSTOP))

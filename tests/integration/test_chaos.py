@@ -180,7 +180,7 @@ async def test_no_stream_is_lost_or_changed_while_processes_are_killed_stopped_a
                 chaos = Chaos(stack, client)
                 await chaos.run()
                 assert chaos.failures == []
-                # What is down already cannot be hit.
+                # What is down for long cannot be hit.
                 assert chaos.num_struck > len(chaos.faults) / 2
                 await until_whole(client, stack, mark)
                 await asyncio.gather(*map(chaos.check_one, range(NUM_AT_ONCE)))

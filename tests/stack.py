@@ -39,6 +39,14 @@ class RunningStack:
         values = services_of(self.process.pid)[service].variables()
         return f"127.0.0.1:{values[f'OUTRIDER_{service.upper()}_HTTP_PORT']}"
 
+    def suffix_of(self, scheduler: str) -> str:
+        """Returns what the names of a pair end with, found by its scheduler's address."""
+        for name, process in services_of(self.process.pid).items():
+            port = process.variables().get("OUTRIDER_SCHEDULER_GRPC_PORT", "none")
+            if name.startswith("scheduler") and scheduler.endswith(f":{port}"):
+                return name.removeprefix("scheduler")
+        raise LookupError(scheduler)
+
     def log(self, service: str) -> str:
         """Returns what a service has written since the stack began."""
         return logs_of(self.process.pid)[service].read_text()

@@ -1,10 +1,14 @@
 """What a scheduler makes of a group that is lost, silent, or another when it comes back."""
 
+import asyncio
+
 import grpc
 import pytest
 
+from outrider.v1 import scheduler_pb2 as pb
+from outrider.v1 import worker_pb2_grpc
 from services.scheduler.config import Config
-from tests.integration.scheduler_stack import PROMPT, Client, Stack, expected, stack, until
+from tests.integration.scheduler_stack import PROMPT, Client, Stack, expected, serving, stack, until
 from tests.unit.scheduler.group_server import StreamCut
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
@@ -148,6 +152,49 @@ async def test_a_gateway_comes_in_while_a_group_that_was_there_is_away() -> None
         await until(lambda: not s.scheduler.load().has_group)
         other = Client(s.channel)
         await other.read_until(lambda: other.opened is not None)
+
+
+async def end(client: Client, how: str) -> None:
+    """Ends the client's only sequence; its deadline comes by itself."""
+    if how == "abort":
+        await client.call.write(pb.ServeRequest(aborts=[pb.Abort(sequence_id=1)]))
+    elif how == "broken stream":
+        client.call.cancel()
+
+
+@pytest.mark.parametrize("how", ["abort", "deadline", "broken stream"])
+async def test_what_ends_while_the_group_is_away_is_not_computed_when_it_is_back(how: str) -> None:
+    async with stack() as s:
+        timeout = 1.0 if how == "deadline" else None
+        await s.client.submit(1, PROMPT, max_tokens=150, timeout=timeout)
+        await s.client.read_until(lambda: bool(s.client.tokens.get(1)))
+        s.group.may_step.clear()
+        await s.group_server.stop(None)
+        await until(lambda: not s.scheduler.load().has_group)
+        await end(s.client, how)
+        await until(lambda: not s.scheduler.schedule.has_work)
+        s.group.lose_everything()
+        num_steps = s.group.num_steps
+        s.group.may_step.set()
+        add = worker_pb2_grpc.add_WorkerServiceServicer_to_server
+        async with serving(lambda server: add(s.group, server), port=s.group_port):
+            await until(lambda: s.scheduler.load().has_group)
+            await s.until_idle()
+            assert s.group.num_steps == num_steps
+
+
+@pytest.mark.parametrize("how", ["abort", "deadline", "broken stream"])
+async def test_a_drain_waits_for_nothing_that_has_ended(how: str) -> None:
+    async with stack() as s:
+        timeout = 1.0 if how == "deadline" else None
+        await s.client.submit(1, PROMPT, max_tokens=150, timeout=timeout)
+        await s.client.read_until(lambda: bool(s.client.tokens.get(1)))
+        s.group.step_seconds = 0.05
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(s.scheduler.drain(1000))
+            await asyncio.sleep(0.1)
+            await end(s.client, how)
+        await s.until_idle()
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])

@@ -1,12 +1,8 @@
 """A real scheduler on a real worker process: company, preemption and a killed worker change no token."""
 
 import asyncio
-import os
-import socket
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import grpc
 
@@ -17,8 +13,8 @@ from outrider.v1 import scheduler_pb2 as pb
 from services.scheduler.config import Config
 from services.scheduler.loop import Scheduler
 from services.scheduler.service import SERVICE, SchedulerServicer
+from tests.service_process import MODEL_DIR, ServiceProcess
 
-ROOT = Path(__file__).parents[2]
 BLOCK_SIZE = 8
 # All three begin with two blocks, and would need twelve in the end.
 NUM_BLOCKS = 8
@@ -26,36 +22,10 @@ PROMPTS = [[(seed * 31 + position * 7) % 400 for position in range(9 + 2 * seed)
 MAX_TOKENS = 16
 
 
-class WorkerProcess:
-    """The worker as a process of its own, on a port that stays the same."""
-
-    def __init__(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.port = listener.getsockname()[1]
-        self.process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> None:
-        settings = {
-            "MODEL_DIR": str(ROOT / "models" / "tiny"), "GRPC_PORT": str(self.port), "HTTP_PORT": "0",
-            "NUM_BLOCKS": str(NUM_BLOCKS), "BLOCK_SIZE": str(BLOCK_SIZE), "NUM_THREADS": "1",
-            "MAX_NUM_BATCHED_TOKENS": "32",
-        }  # fmt: skip
-        environ = {f"OUTRIDER_WORKER_{name}": value for name, value in settings.items()}
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "services.worker", cwd=ROOT, env=os.environ | environ,
-            stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
-
-    async def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        await self.process.wait()
-
-
 @asynccontextmanager
-async def scheduler_on(worker: WorkerProcess) -> AsyncIterator[tuple[Scheduler, grpc.aio.Channel]]:
+async def scheduler_on(worker: ServiceProcess) -> AsyncIterator[tuple[Scheduler, grpc.aio.Channel]]:
     listen = Listen(grpc_port=0, http_port=0, drain_seconds=0)
-    config = Config(worker=f"127.0.0.1:{worker.port}", prefill_chunk=16, group_patience_seconds=120)
+    config = Config(worker=worker.address, prefill_chunk=16, group_patience_seconds=120)
     async with RpcServer(listen, service=SERVICE) as server, connect(config.worker) as to_worker:
         scheduler = Scheduler(config, worker=to_worker, drafter=None, set_serving=server.set_serving)
         scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(SchedulerServicer(scheduler), server.grpc)
@@ -78,7 +48,7 @@ async def ask(
     prompts: dict[int, list[int]],
     *,
     kills: Callable[[], bool] = lambda: False,
-    worker: WorkerProcess,
+    worker: ServiceProcess,
 ) -> dict[int, list[int]]:
     """Returns the tokens of each sequence; kills and restarts the worker each time `kills` says so."""
     call = scheduler_pb2_grpc.SchedulerServiceStub(channel).Serve()
@@ -92,16 +62,15 @@ async def ask(
             tokens[event.sequence_id] += event.token_ids
             num_ended += event.HasField("finished")
         if kills():
-            await worker.kill()
-            await worker.start()
+            worker.kill()
+            worker.start()
     call.cancel()
     return tokens
 
 
 async def test_tokens_depend_on_neither_company_preemption_nor_a_killed_worker() -> None:
-    worker = WorkerProcess()
-    await worker.start()
-    try:
+    settings = {"num_blocks": NUM_BLOCKS, "block_size": BLOCK_SIZE, "max_num_batched_tokens": 32}
+    with ServiceProcess("worker", model_dir=MODEL_DIR, num_threads=1, **settings) as worker:
         async with scheduler_on(worker) as (scheduler, channel):
             alone: dict[int, list[int]] = {}
             for sequence_id, prompt in enumerate(PROMPTS):
@@ -123,5 +92,3 @@ async def test_tokens_depend_on_neither_company_preemption_nor_a_killed_worker()
             assert preempted
             assert scheduler.counters.num_preemptions > preempted[0]
             scheduler.schedule.check()
-    finally:
-        await worker.kill()

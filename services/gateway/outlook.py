@@ -42,6 +42,8 @@ class Run:
     num_tokens: int
     block_hashes: tuple[bytes, ...]
     num_known_blocks: int
+    # Of prompt and output, to be computed.
+    num_tokens_left: int
 
 
 class Outlook:
@@ -55,9 +57,9 @@ class Outlook:
         self._max_num_known_blocks = max_num_known_blocks
         self._prefixes = PrefixMemory(max_num_known_blocks)
         self._num_sent = 0
-        # Sent since the last report.
-        self._num_new_requests = 0
-        self._num_new_tokens = 0
+        # By the last report, and by what was sent there, began and ended since.
+        self._num_requests = 0
+        self._num_waiting_tokens = 0
 
     def begin(self, block_size: int) -> None:
         """Begins with a scheduler of whose cache nothing is known."""
@@ -70,7 +72,9 @@ class Outlook:
             self._prefixes.clear()
         if load.num_blocks:
             self._prefixes.resize(min(self._max_num_known_blocks, load.num_blocks))
-        self.load, self._num_new_requests, self._num_new_tokens = load, 0, 0
+        self.load = load
+        self._num_requests = load.num_requests_running + load.num_requests_waiting
+        self._num_waiting_tokens = load.num_waiting_tokens
         if load.has_group:
             self.group_away_since = None
         elif self.group_away_since is None:
@@ -78,14 +82,12 @@ class Outlook:
 
     def prospect(self, sequence: Sequence, *, num_sequences: int) -> Prospect:
         """Returns what a sequence would meet; `num_sequences` of this gateway are there already."""
-        load, new = self.load, self._run(sequence)
-        num_reported = load.num_requests_running + load.num_requests_waiting
         return Prospect(
-            num_own_tokens=self._num_tokens_left(new),
-            num_waiting_tokens=load.num_waiting_tokens + self._num_new_tokens,
-            num_requests=max(num_reported + self._num_new_requests, num_sequences),
-            step_seconds=load.step_ms / 1000,
-            rows_per_second=load.rows_per_second,
+            num_own_tokens=self._run(sequence).num_tokens_left,
+            num_waiting_tokens=self._num_waiting_tokens,
+            num_requests=max(self._num_requests, num_sequences),
+            step_seconds=self.load.step_ms / 1000,
+            rows_per_second=self.load.rows_per_second,
             num_sent=self._num_sent,
         )
 
@@ -93,8 +95,8 @@ class Outlook:
         """Notes that a sequence is sent there."""
         run = self._run(sequence)
         self._num_sent += 1
-        self._num_new_requests += 1
-        self._num_new_tokens += self._num_tokens_left(run)
+        self._num_requests += 1
+        self._num_waiting_tokens += run.num_tokens_left
         return run
 
     def start(self, run: Run, num_cached_tokens: int) -> None:
@@ -104,12 +106,23 @@ class Outlook:
         if (num_found := num_cached_tokens // self._block_size) < num_expected:
             self._prefixes.forget(run.block_hashes[num_found])
 
-    def remember(self, run: Run) -> None:
-        """Notes the blocks of a sequence that has had a token there: all tokens but the last are computed."""
-        sequence = run.sequence
-        if len(sequence.token_ids) > run.num_tokens:
-            hashes = sequence.block_hashes(self._block_size)
-            self._prefixes.add(hashes[: (sequence.num_tokens - 1) // self._block_size])
+    def compute(self, run: Run) -> None:
+        """Notes that a sequence has had its first token there: what it began with is computed."""
+        self._num_waiting_tokens = max(0, self._num_waiting_tokens - run.num_tokens_left)
+        self._remember(run.sequence)
+
+    def end(self, run: Run) -> None:
+        """Notes that a sequence is not there any more, however it ended."""
+        self._num_requests = max(0, self._num_requests - 1)
+        if len(run.sequence.token_ids) > run.num_tokens:
+            self._remember(run.sequence)
+        else:
+            self._num_waiting_tokens = max(0, self._num_waiting_tokens - run.num_tokens_left)
+
+    def _remember(self, sequence: Sequence) -> None:
+        """Notes its blocks: all tokens but the last are computed."""
+        hashes = sequence.block_hashes(self._block_size)
+        self._prefixes.add(hashes[: (sequence.num_tokens - 1) // self._block_size])
 
     @property
     def num_known_blocks(self) -> int:
@@ -120,12 +133,11 @@ class Outlook:
         hashes = sequence.block_hashes(self._block_size)
         # The last token is computed in any case.
         num_most = (sequence.num_tokens - 1) // self._block_size
+        num_known = self._prefixes.num_known(hashes[:num_most])
         return Run(
             sequence=sequence,
             num_tokens=len(sequence.token_ids),
             block_hashes=hashes,
-            num_known_blocks=self._prefixes.num_known(hashes[:num_most]),
+            num_known_blocks=num_known,
+            num_tokens_left=sequence.num_tokens - num_known * self._block_size,
         )
-
-    def _num_tokens_left(self, run: Run) -> int:
-        return run.sequence.num_tokens - run.num_known_blocks * self._block_size

@@ -128,7 +128,7 @@ class SchedulerClient:
         """Ends a sequence; nothing to do if it has ended or was lost."""
         sequence_id = self._ids.pop(sequence, None)
         if sequence_id is not None:
-            self.outlook.remember(self._runs.pop(sequence_id))
+            self.outlook.end(self._runs.pop(sequence_id))
             self._outbox[-1].aborts.add(sequence_id=sequence_id)
             self._has_mail.set()
 
@@ -202,20 +202,26 @@ class SchedulerClient:
                 self._receive_event(run, event)
 
     def _receive_event(self, run: Run, event: pb.SequenceEvent) -> None:
-        sequence = run.sequence
-        if event.WhichOneof("end") is not None:
-            del self._runs[event.sequence_id], self._ids[sequence]
-        if event.HasField("error") and _is_refusal(sequence, error := error_of(event.error)):
-            self._on_refused(self, sequence, error)
-            return
+        sequence, error = run.sequence, error_of(event.error) if event.HasField("error") else None
         if event.HasField("started"):
             self.outlook.start(run, event.started.num_cached_tokens)
-        num_tokens = len(sequence.token_ids)
+        refusal = error if error is not None and _is_refusal(sequence, error) else None
+        if refusal is None:
+            self._receive_tokens(run, event)
+        if event.WhichOneof("end") is not None:
+            del self._runs[event.sequence_id], self._ids[sequence]
+            self.outlook.end(run)
+        if refusal is not None:
+            self._on_refused(self, sequence, refusal)
+
+    def _receive_tokens(self, run: Run, event: pb.SequenceEvent) -> None:
+        sequence, num_before = run.sequence, len(run.sequence.token_ids)
         seconds = sequence.receive(event)
+        num_new = len(sequence.token_ids) - num_before
         if seconds is not None:
-            metrics.INTER_TOKEN_LATENCY.observe(seconds / (len(sequence.token_ids) - num_tokens))
-        if sequence.ended or num_tokens == run.num_tokens:
-            self.outlook.remember(run)
+            metrics.INTER_TOKEN_LATENCY.observe(seconds / num_new)
+        if num_new and num_before == run.num_tokens:
+            self.outlook.compute(run)
 
     def _open(self, group: Group) -> None:
         log.info(

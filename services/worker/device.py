@@ -16,8 +16,11 @@ MIN_CAPABILITY = (9, 0)
 """What the instructions of the Triton kernels need of a GPU."""
 
 
-def choose_device(name: str) -> torch.device:
-    """Returns the device, and makes it this thread's own. Raises ConfigError if it is not to be had."""
+def choose_device(name: str, local_rank: int | None = None) -> torch.device:
+    """Returns the device, and makes it this thread's own. Raises ConfigError if it is not to be had.
+
+    Each rank of a machine takes a GPU of its own: the one of its number among them.
+    """
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -30,6 +33,10 @@ def choose_device(name: str) -> torch.device:
         raise ConfigError(f"OUTRIDER_WORKER_DEVICE is {name}, and torch {torch.__version__} has no CUDA")
     if not torch.cuda.is_available():
         raise ConfigError(f"OUTRIDER_WORKER_DEVICE is {name}, and there is no GPU or no driver for it")
+    if local_rank is not None:
+        if device.index is not None:
+            raise ConfigError(f"OUTRIDER_WORKER_DEVICE is {name}, and each rank takes a GPU of its own: cuda")
+        device = torch.device("cuda", local_rank)
     device = torch.device("cuda", device.index or 0)
     if device.index >= torch.cuda.device_count():
         raise ConfigError(f"OUTRIDER_WORKER_DEVICE is {name}, and there are {torch.cuda.device_count()} GPUs")

@@ -2,14 +2,8 @@
 
 import torch
 
-from outrider.rpc.errors import Unavailable
-
 # How CUDA's libraries and Triton's launcher begin what they raise as a plain RuntimeError.
 _BEGINNINGS = ("CUDA error", "Triton Error [CUDA]")
-
-
-class DeviceLost(Unavailable):
-    """Only a new process gets on; to a scheduler the group is gone, and no sequence is to blame."""
 
 
 def is_lost(error: BaseException) -> bool:

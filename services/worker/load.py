@@ -1,7 +1,9 @@
 """Loading the model: everything that can be wrong with it is found before the worker serves."""
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -12,6 +14,7 @@ from outrider.model.draft_head import FeatureProjection
 from outrider.model.errors import ModelError
 from outrider.model.graphs import Bucket, StepRunner, make_buckets
 from outrider.model.kv_cache import KVCache
+from outrider.model.ranks import ALONE
 from outrider.model.reader import Progress
 from outrider.model.sampling import GrammarCompiler
 from outrider.model.transformer import Transformer
@@ -19,9 +22,14 @@ from outrider.rpc.config import ConfigError
 from services.worker.config import Config
 from services.worker.device import check_block_size, choose_backend, choose_device
 from services.worker.features import FeatureTap
+from services.worker.group.leader import Leader
+from services.worker.group.meeting import Group, Join
 from services.worker.messages import GroupFacts
+from services.worker.placing import first_placement, new_rebalancer
 from services.worker.step import Stepper
 from services.worker.warm_up import largest_batch, small_batches
+
+IsStopped = Callable[[], bool]
 
 log = structlog.get_logger()
 
@@ -30,24 +38,66 @@ class LoadingStopped(Exception):
     """The worker was told to stop while it loaded."""
 
 
-def load(config: Config, is_stopped: Callable[[], bool]) -> Stepper:
-    """Loads the model in the thread that will step it. Raises ConfigError, or LoadingStopped."""
-    device = choose_device(config.device)
+@dataclass(frozen=True, kw_only=True)
+class LoadedRank:
+    """What a rank computes steps with. Alone, it has no group."""
+
+    runner: StepRunner
+    facts: GroupFacts
+    tap: FeatureTap | None
+    group: Group | None
+
+
+def load(config: Config, is_stopped: IsStopped, join: Join | None = None) -> Stepper:
+    """Loads the model in the thread that will step it, on the rank that leads the group if there are others.
+
+    Raises ConfigError, or LoadingStopped.
+    """
+    rank = load_rank(config, is_stopped, join)
+    leader = Leader(rank.runner, rank.group) if rank.group else None
+    runner = leader or rank.runner
+    rebalancer = new_rebalancer(config, leader) if leader else None
+    stepper = Stepper(
+        runner,
+        rank.facts,
+        _grammar_compiler(config.model_dir, rank.facts.vocab_size),
+        rank.tap,
+        rank.group,
+        loads=rebalancer.window if rebalancer else None,
+        rebalancer=rebalancer,
+    )
+    with _enough_memory():
+        if runner.model.kernels.CAPTURABLE:
+            stepper.warm_up([largest_batch(rank.facts)])
+        stepper.warm_up(small_batches(rank.facts))
+    if rank.group:
+        # They have computed what was warmed up.
+        rank.group.lifeline.serve(with_peers=True)
+    log.info("model_loaded", **{name: getattr(rank.facts, name) for name in rank.facts.__dataclass_fields__})
+    return stepper
+
+
+def load_rank(config: Config, is_stopped: IsStopped, join: Join | None) -> LoadedRank:
+    """Loads what every rank needs, once it has joined the group. Raises as `load` does."""
+    device = choose_device(config.device, join.seat.local_rank if join else None)
     backend = choose_backend(config.backend, device)
     check_block_size(config.block_size, backend)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    model = _load_model(config, device, backend, _reporter("loading_weights", is_stopped))
-    tap = _feature_tap(config, model)
+    group = join(device) if join else None
+    model = _load_model(config, device, backend, group, _reporter("loading_weights", is_stopped))
+    tap = _feature_tap(config, model) if group is None or group.is_led_here else None
     facts = _facts(config, model, feature_size=tap.size if tap else 0)
     runner = _new_runner(config, model, facts, tap)
-    stepper = Stepper(runner, facts, _grammar_compiler(config.model_dir, facts.vocab_size), tap)
-    _prepare(runner, stepper, _reporter("recording_graphs", is_stopped))
-    log.info("model_loaded", **{name: getattr(facts, name) for name in facts.__dataclass_fields__})
-    return stepper
+    if runner.model.kernels.CAPTURABLE:
+        with _enough_memory():
+            _record(runner, facts.max_num_batched_tokens, _reporter("recording_graphs", is_stopped))
+    return LoadedRank(runner=runner, facts=facts, tap=tap, group=group)
 
 
-def _load_model(config: Config, device: torch.device, backend: str, progress: Progress) -> Transformer:
+def _load_model(
+    config: Config, device: torch.device, backend: str, group: Group | None, progress: Progress
+) -> Transformer:
     log.info("loading_model", device=str(device), backend=backend)
     try:
         return Transformer.load(
@@ -56,6 +106,8 @@ def _load_model(config: Config, device: torch.device, backend: str, progress: Pr
             device=device,
             backend=backend,
             progress=progress,
+            ranks=group.exchange if group else ALONE,
+            placement=first_placement(config, group) if group else None,
         )
     except ModelError as error:
         raise ConfigError(f"OUTRIDER_WORKER_MODEL_DIR: {error}") from None
@@ -81,13 +133,11 @@ def _new_runner(config: Config, model: Transformer, facts: GroupFacts, tap: Feat
     )
 
 
-def _prepare(runner: StepRunner, stepper: Stepper, progress: Progress) -> None:
-    """Runs steps, so that kernels are compiled, graphs recorded and memory is proven before any request."""
+@contextmanager
+def _enough_memory() -> Iterator[None]:
+    """Has steps of a start run: kernels are compiled and memory is proven before any request."""
     try:
-        if runner.model.kernels.CAPTURABLE:
-            _record(runner, stepper.facts.max_num_batched_tokens, progress)
-            stepper.warm_up([largest_batch(stepper.facts)])
-        stepper.warm_up(small_batches(stepper.facts))
+        yield
     except torch.OutOfMemoryError:
         raise ConfigError(
             "OUTRIDER_WORKER_KV_CACHE_BYTES, _NUM_BLOCKS, _MAX_NUM_BATCHED_TOKENS or _GRAPH_NUM_ROWS:"
@@ -176,12 +226,17 @@ def _facts(config: Config, model: Transformer, *, feature_size: int) -> GroupFac
         num_experts_per_token=shape.moe.num_experts_per_token if shape.moe else 0,
         num_moe_layers=shape.num_layers - shape.num_dense_layers if shape.moe else 0,
         feature_size=feature_size,
-        device=_device_name(model.device),
+        device=_device_name(model.device, config.group.num_ranks),
+        num_ranks=config.group.num_ranks,
     )
 
 
-def _device_name(device: torch.device) -> str:
+def _device_name(device: torch.device, num_ranks: int) -> str:
     """Returns what decides the speed of a step, as far as a name can say it."""
+    return _one_device(device) + (f", {num_ranks} ranks" if num_ranks > 1 else "")
+
+
+def _one_device(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     info = Path("/proc/cpuinfo")

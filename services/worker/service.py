@@ -2,22 +2,32 @@
 
 import asyncio
 import contextlib
+import os
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 
 import grpc
+import structlog
 
 from outrider.rpc.errors import FailedPrecondition, InvalidArgument, Unavailable
 from outrider.rpc.server import RpcServer
 from outrider.v1 import worker_pb2 as pb
 from outrider.v1 import worker_pb2_grpc
 from services.worker.config import Config
+from services.worker.group.meeting import Join, Seat
 from services.worker.load import LoadingStopped, load
+from services.worker.lost import GroupLost, Lost
 from services.worker.memory import keep_freed_memory
 from services.worker.messages import Batch
 from services.worker.session import Sessions
 
 SERVICE = "outrider.v1.WorkerService"
+# What it takes at most to send the last answers.
+ANSWER_SECONDS = 0.1
+
+log = structlog.get_logger()
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
@@ -25,6 +35,18 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     def __init__(self) -> None:
         self.sessions: Sessions | None = None
+
+    @property
+    def lost(self) -> Lost | None:
+        """Why no step can be run any more."""
+        return self.sessions.lost if self.sessions else None
+
+    def lose(self, error: Lost) -> None:
+        """Answers all who wait for a step with the error."""
+        if self.sessions is not None:
+            self.sessions.lose(error)
+        else:
+            log.critical("worker_lost", reason=error.message)
 
     async def Step(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.StepRequest], context: grpc.aio.ServicerContext
@@ -54,30 +76,45 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             yield response
 
 
-async def serve() -> None:
-    """Runs the worker until it is told to stop. Raises DeviceLost when no step can be run any more."""
-    config = Config.from_env()
+async def serve(config: Config | None = None, seat: Seat | None = None) -> None:
+    """Runs the worker until it is told to stop. With a seat it is rank 0 of a group.
+
+    Raises what was lost when no step can be run any more.
+    """
+    config = config or Config.from_env()
     keep_freed_memory()
     servicer = WorkerServicer()
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="step") as thread:
-        async with RpcServer(config.listen, service=SERVICE) as server, asyncio.TaskGroup() as tasks:
-            worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.grpc)
-            await server.start()
-            stopped = asyncio.Event()
-            tasks.create_task(load_and_serve(config, server, servicer, thread, stopped))
-            await server.wait_for_shutdown()
-            stopped.set()
-    if servicer.sessions is not None and servicer.sessions.lost is not None:
-        raise servicer.sessions.lost
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="step")
+    async with RpcServer(config.listen, service=SERVICE) as server, asyncio.TaskGroup() as tasks:
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.grpc)
+        await server.start()
+        stopped = asyncio.Event()
+        tasks.create_task(load_and_serve(config, server, servicer, thread, stopped, seat))
+        await server.wait_for_shutdown()
+        stopped.set()
+        if servicer.lost is not None:
+            await asyncio.sleep(ANSWER_SECONDS)
+            raise servicer.lost
+    if servicer.sessions is not None:
+        await asyncio.get_running_loop().run_in_executor(thread, servicer.sessions.end)
 
 
 async def load_and_serve(
-    config: Config, server: RpcServer, servicer: WorkerServicer, thread: Executor, stopped: asyncio.Event
+    config: Config,
+    server: RpcServer,
+    servicer: WorkerServicer,
+    thread: Executor,
+    stopped: asyncio.Event,
+    seat: Seat | None = None,
 ) -> None:
     """Loads the model in the step thread, then lets the service answer; gives up once `stopped` is set."""
     loop = asyncio.get_running_loop()
+    join = None
+    if seat is not None:
+        on_lost = partial(_end, loop, servicer)
+        join = Join(seat=seat, peer_seconds=config.group.peer_seconds, on_lost=on_lost)
     with contextlib.suppress(LoadingStopped):
-        stepper = await loop.run_in_executor(thread, load, config, stopped.is_set)
+        stepper = await loop.run_in_executor(thread, load, config, stopped.is_set, join)
         servicer.sessions = Sessions(
             stepper,
             thread,
@@ -86,3 +123,12 @@ async def load_and_serve(
             on_lost=server.begin_shutdown,
         )
         server.set_serving(True)
+
+
+def _end(loop: asyncio.AbstractEventLoop, servicer: WorkerServicer, reason: str) -> None:
+    """Ends the process as soon as those who wait for a step have been told, whatever the step waits for."""
+    try:
+        loop.call_soon_threadsafe(servicer.lose, GroupLost(f"the group is lost: {reason}"))
+        time.sleep(ANSWER_SECONDS)
+    finally:
+        os._exit(1)

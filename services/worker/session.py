@@ -10,7 +10,8 @@ import structlog
 from outrider.rpc.errors import FailedPrecondition, InvalidArgument
 from services.worker import metrics
 from services.worker.check import check_batch
-from services.worker.device_lost import DeviceLost, is_lost
+from services.worker.device_lost import is_lost
+from services.worker.lost import DeviceLost, Lost, StepStuck
 from services.worker.messages import Batch, BatchOutput, GroupFacts
 from services.worker.step import Stepper
 
@@ -32,15 +33,17 @@ class Sessions:
         set_alive: Callable[[bool], None],
         on_lost: Callable[[], None],
     ) -> None:
-        """`set_alive` hears of a step that runs for longer than `step_seconds`, and of its end.
+        """A step that runs for longer than `step_seconds` is stuck.
 
-        `on_lost` is called when the device is lost: the process is to end, and is not alive until then.
+        `on_lost` is called once no step can be run any more: the process is to end, and `set_alive` hears
+        that it is not alive until then.
         """
         self.epoch = secrets.randbits(64) or 1
         self._step_seconds = step_seconds
         self._set_alive = set_alive
         self._on_lost = on_lost
-        self.lost: DeviceLost | None = None
+        # Why no step can be run any more.
+        self.lost: Lost | None = None
         self._stepper = stepper
         self._thread = thread
         self._session: int | None = None
@@ -56,9 +59,12 @@ class Sessions:
         return self._stepper.facts
 
     async def open(self, session: int) -> None:
-        """Takes a session up, or begins it and voids the one before. Raises FailedPrecondition."""
+        """Takes a session up, or begins it and voids the one before.
+
+        Raises FailedPrecondition, or what was lost.
+        """
         async with self._opening:
-            self._refuse_voided(session)
+            self._refuse(session)
             if session == self._session:
                 return
             if self._answer is not None:
@@ -71,8 +77,11 @@ class Sessions:
             log.info("session_opened", session=session, epoch=self.epoch)
 
     async def step(self, session: int, epoch: int, batch: Batch) -> BatchOutput:
-        """Runs a step, or answers the last one again. Raises FailedPrecondition or InvalidArgument."""
-        self._refuse_voided(session)
+        """Runs a step, or answers the last one again.
+
+        Raises FailedPrecondition, InvalidArgument, or what was lost.
+        """
+        self._refuse(session)
         if session != self._session or self._opening.locked():
             raise FailedPrecondition(f"session {session} is not open", field="session")
         if epoch != self.epoch:
@@ -80,14 +89,56 @@ class Sessions:
         if self._answer is None or batch.step_id != self._step_id:
             self._check(batch)
             self._step_id = batch.step_id
-            loop = asyncio.get_running_loop()
-            self._answer = loop.run_in_executor(self._thread, self._run, batch)
-            self._watch(self._answer)
-            # Nobody may be left to hear of a failure; it is kept for a repeat.
-            self._answer.add_done_callback(_note)
+            self._answer = self._begin(batch)
         output = await asyncio.shield(self._answer)
         metrics.num_sequences.set(len(self._stepper.sequences))
         return output
+
+    def lose(self, error: Lost) -> None:
+        """Answers all who wait, and all who come, with the error: nothing is computed any more."""
+        if self.lost is not None:
+            return
+        self.lost = error
+        log.critical("worker_lost", reason=error.message)
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+        self._set_alive(False)
+        self._on_lost()
+
+    def end(self) -> None:
+        """Ends the group; only for the thread that steps it, after the last step."""
+        self._stepper.end()
+
+    def _begin(self, batch: Batch) -> asyncio.Future[BatchOutput]:
+        """Has a step run; returns what will hold its answer, which a loss gives sooner."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[BatchOutput] = loop.create_future()
+        # Nobody may be left to hear of a failure; it is kept for a repeat.
+        answer.add_done_callback(_note)
+        timer = loop.call_later(self._step_seconds, self._lose_stuck)
+        running = loop.run_in_executor(self._thread, self._run, batch)
+        running.add_done_callback(lambda ended: self._settle(answer, timer, ended))
+        return answer
+
+    def _settle(
+        self,
+        answer: asyncio.Future[BatchOutput],
+        timer: asyncio.TimerHandle,
+        ended: asyncio.Future[BatchOutput],
+    ) -> None:
+        timer.cancel()
+        if ended.cancelled():
+            answer.cancel()
+            return
+        error = ended.exception()
+        if isinstance(error, Lost):
+            self.lose(error)
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(ended.result())
+        else:
+            answer.set_exception(error)
 
     def _run(self, batch: Batch) -> BatchOutput:
         try:
@@ -97,22 +148,9 @@ class Sessions:
                 raise DeviceLost(f"the device is lost: {str(error).partition(chr(10))[0]}") from error
             raise
 
-    def _watch(self, answer: asyncio.Future[BatchOutput]) -> None:
-        timer = asyncio.get_running_loop().call_later(self._step_seconds, self._note_stuck)
-        answer.add_done_callback(lambda _: timer.cancel())
-        answer.add_done_callback(self._note_end)
-
-    def _note_end(self, answer: asyncio.Future[BatchOutput]) -> None:
-        error = None if answer.cancelled() else answer.exception()
-        if isinstance(error, DeviceLost) and self.lost is None:
-            self.lost = error
-            log.critical("device_lost", reason=error.message)
-            self._on_lost()
-        self._set_alive(self.lost is None)
-
-    def _note_stuck(self) -> None:
-        log.error("step_stuck", step_id=self._step_id, seconds=self._step_seconds)
-        self._set_alive(False)
+    def _lose_stuck(self) -> None:
+        seconds = self._step_seconds
+        self.lose(StepStuck(f"step {self._step_id} has run for longer than {seconds:g} s"))
 
     def _check(self, batch: Batch) -> None:
         """Refuses a batch before anything changes; no step is in flight when it passes."""
@@ -126,7 +164,9 @@ class Sessions:
             )
         check_batch(batch, self._stepper.sequences, self.facts)
 
-    def _refuse_voided(self, session: int) -> None:
+    def _refuse(self, session: int) -> None:
+        if self.lost is not None:
+            raise self.lost
         if session in self._voided:
             raise FailedPrecondition(f"session {session} is void: another was opened", field="session")
 

@@ -1,13 +1,16 @@
 """One step: a batch becomes rows, one forward pass, and tokens chosen. Runs in the step thread alone."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from outrider.model.batch import ForwardBatch, Span, Tap
-from outrider.model.graphs import StepRunner
+from outrider.model.batch import ForwardBatch, ForwardResult, Span, Tap
+from outrider.model.distributed_ranks import Traffic
 from outrider.model.sampling import (
     Chain,
     GrammarCompiler,
@@ -19,9 +22,12 @@ from outrider.model.sampling import (
     outputs,
 )
 from outrider.model.transfer import to_host
+from outrider.model.transformer import Transformer
 from outrider.rpc.errors import Internal, InvalidArgument, OutriderError
 from services.worker import metrics
 from services.worker.features import FeatureTap
+from services.worker.group.meeting import Group
+from services.worker.loads import LoadWindow
 from services.worker.messages import (
     Batch,
     BatchOutput,
@@ -29,7 +35,18 @@ from services.worker.messages import (
     SequenceFeatures,
     SequenceStep,
 )
+from services.worker.rebalance import Rebalancer
 from services.worker.sequence import Sequence, start_sequence
+
+
+class Runner(Protocol):
+    """What computes batches on this rank, and has the others compute them."""
+
+    model: Transformer
+
+    def forward(self, batch: ForwardBatch) -> ForwardResult:
+        """Computes a batch; what it gives is good until the next one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +76,32 @@ class Stepper:
 
     def __init__(
         self,
-        runner: StepRunner,
+        runner: Runner,
         facts: GroupFacts,
         compiler: GrammarCompiler | None,
         tap: FeatureTap | None,
+        group: Group | None = None,
+        *,
+        loads: LoadWindow | None = None,
+        rebalancer: Rebalancer | None = None,
     ) -> None:
+        """`loads` counts the experts that tokens choose, for `rebalancer`, which moves them."""
         self.facts = facts
         # Between steps the event loop reads it too, to check the next batch.
         self.sequences: dict[int, Sequence] = {}
         self._runner = runner
         self._compiler = compiler
         self._tap = tap
+        self._group = group
+        self._loads = loads
+        self._rebalancer = rebalancer
+
+    def end(self) -> None:
+        """Has the other ranks of the group end; there are no more steps."""
+        if self._rebalancer is not None:
+            self._rebalancer.end()
+        if self._group is not None:
+            self._group.end()
 
     def forget_all(self) -> None:
         """Drops every sequence: their blocks are the next session's."""
@@ -77,14 +109,22 @@ class Stepper:
 
     def warm_up(self, batches: Iterable[Batch]) -> None:
         """Runs batches of no consequence."""
+        loads, self._loads = self._loads, None
         for batch in batches:
             self._answer(batch)
             self.forget_all()
+        self._loads = loads
 
     def run(self, batch: Batch) -> BatchOutput:
         """Computes a batch that was checked, and chooses the tokens of the sequences that want any."""
+        if self._rebalancer is not None:
+            self._rebalancer.before_step()
         began = perf_counter()
         output = self._answer(batch)
+        if self._rebalancer is not None:
+            output = replace(output, placement_version=self._rebalancer.placement_version)
+        if self._group is not None:
+            output = _with_exchange(output, self._group.exchange.take())
         if batch.steps:
             metrics.step_seconds.observe(perf_counter() - began)
             _count(output, num_rows=sum(step.num_rows for step in batch.steps))
@@ -123,12 +163,15 @@ class Stepper:
             chains = [Chain(part.state, part.step.draft_token_ids) for part in choosing]
             verified = choose(result.logits, chains, self._runner.model.kernels) if chains else None
             # Here alone the step waits for the device, unless it gives hidden vectors or log-probabilities.
-            verified, num_distinct_experts = to_host((verified, result.num_distinct_experts))
+            wanted = result.experts if self._loads is not None else None
+            verified, num_distinct_experts, woken = to_host((verified, result.num_distinct_experts, wanted))
             if verified is not None:
                 for part, outcome in zip(choosing, outputs(verified, result.logits, chains), strict=True):
                     outcomes[part.step.sequence_id] = _settle(part.sequence, outcome)
             if num_distinct_experts is not None:
                 experts = num_distinct_experts.tolist()
+            if self._loads is not None and woken is not None:
+                self._loads.add(woken.numpy(), kept_rows(parts, outcomes))
         chosen = perf_counter()
         return BatchOutput(
             step_id=step_id,
@@ -164,6 +207,17 @@ class Stepper:
             sequence = self.sequences.pop(sequence_id, None)
             if sequence is not None:
                 sequence.end()
+
+
+def kept_rows(parts: list[_Part], outcomes: Mapping[int, Output | OutriderError]) -> NDArray[np.int64]:
+    """The rows of a step whose tokens are right: not those of drafts that were rejected."""
+    rows: list[int] = []
+    first = 0
+    for part in parts:
+        num_kept = part.num_kept_tokens(outcomes) - part.step.num_computed_tokens
+        rows += range(first, first + num_kept)
+        first += part.step.num_rows
+    return np.array(rows, dtype=np.int64)
 
 
 def forward_batch(parts: list[_Part], block_size: int, tap: Tap | None) -> ForwardBatch:
@@ -220,6 +274,13 @@ def _no_token(grammar: GrammarState | None) -> InvalidArgument:
         "the constraints on the output leave no token to choose",
         field="sampling" if grammar is None else "grammar",
     )
+
+
+def _with_exchange(output: BatchOutput, traffic: Traffic) -> BatchOutput:
+    metrics.exchange_seconds.observe(traffic.seconds)
+    metrics.num_exchanges.inc(traffic.num_calls)
+    metrics.num_exchanged_bytes.inc(traffic.num_bytes)
+    return replace(output, exchange_seconds=traffic.seconds)
 
 
 def _count(output: BatchOutput, *, num_rows: int) -> None:

@@ -13,7 +13,8 @@ from outrider.rpc.errors import OutriderError
 from outrider.rpc.server import RpcServer
 from services.worker import service
 from services.worker.config import Config
-from services.worker.device_lost import DeviceLost, is_lost
+from services.worker.device_lost import is_lost
+from services.worker.lost import DeviceLost
 from services.worker.messages import Batch
 from services.worker.service import WorkerServicer, load_and_serve
 from services.worker.session import Sessions
@@ -80,7 +81,7 @@ async def test_liveness_ends_for_good_and_the_scheduler_sees_the_group_gone(load
 async def test_a_step_without_memory_fails_alone(loaded, monkeypatch):
     monkeypatch.setattr(Stepper, "run", failing(NO_MEMORY))
     alive, errors = await ask_twice(loaded)
-    assert alive == [True]
+    assert alive == []
     assert errors == [NO_MEMORY, NO_MEMORY]
 
 

@@ -1,0 +1,65 @@
+"""The process of one rank, from its start by torchrun's agent to its end."""
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from outrider.rpc.main import find_config_error
+from outrider.rpc.parent import die_with_parent
+from outrider.rpc.server import Listen
+from services.worker.config import Config
+from services.worker.group.follower import serve_follower
+from services.worker.group.meeting import Seat
+from services.worker.process import run_worker
+from services.worker.service import serve
+
+# To the agent: to start the ranks again is of no use.
+GIVE_UP = signal.SIGUSR1
+# Between the ports of one rank and the next.
+PORT_STEP = 10
+
+
+def run_rank(agent: int) -> NoReturn:
+    """Serves as the rank that the environment names, and dies with the agent."""
+    die_with_parent(agent)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, GIVE_UP):
+        # A rank that is forked has the agent's handlers.
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    run_worker(lambda: _serve(agent))
+
+
+async def _serve(agent: int) -> None:
+    """Ends the process with a failure in any case: where the agent wanted the end it does not look."""
+    seat = await asyncio.to_thread(Seat.from_env)
+    _take_name(f"rank {seat.rank}")
+    try:
+        config = Config.from_env()
+        config = replace(config, listen=listen_of(seat.rank, config.listen))
+        await (serve(config, seat) if seat.rank == 0 else serve_follower(config, seat))
+    except BaseException as error:
+        if find_config_error(error) is None:
+            raise
+        # One rank says what is wrong, though it may be so with all.
+        is_told = not seat.is_first_to("find a wrong setting")
+        os.kill(agent, GIVE_UP)
+        if is_told:
+            raise SystemExit(2) from None
+        raise
+    raise SystemExit(1)
+
+
+def listen_of(rank: int, listen: Listen) -> Listen:
+    """Returns where a rank listens; any free port stays any free port."""
+    ports = {name: getattr(listen, name) for name in ("grpc_port", "http_port")}
+    return replace(listen, **{name: port and port + PORT_STEP * rank for name, port in ports.items()})
+
+
+def _take_name(name: str) -> None:
+    """Gives the process a name in lists of processes, where there is a way: a fork is called as its agent."""
+    path = Path("/proc/self/comm")
+    if path.exists():
+        path.write_text(name, encoding="ascii")

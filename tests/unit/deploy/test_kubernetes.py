@@ -1,6 +1,5 @@
 """The Kubernetes manifests: valid, hardened, true to the call graph and to the services' settings."""
 
-from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -8,47 +7,19 @@ import pytest
 import yaml
 
 from tests.unit.deploy.configs import CONFIGS
-
-BASE = Path(__file__).parents[3] / "deploy" / "kubernetes"
-VERSION = "1.34"
-CALLS = {("gateway", "scheduler"), ("scheduler", "worker"), ("scheduler", "drafter")}
-NAME = "app.kubernetes.io/name"
-
-
-def load(path: Path) -> list[dict[str, Any]]:
-    return [document for document in yaml.safe_load_all(path.read_text()) if document]
-
-
-KUSTOMIZATION = load(BASE / "kustomization.yaml")[0]
-MANIFESTS = [manifest for name in KUSTOMIZATION["resources"] for manifest in load(BASE / name)]
-WORKLOADS = {
-    manifest["metadata"]["name"]: manifest
-    for manifest in MANIFESTS
-    if manifest["kind"] in ("Deployment", "StatefulSet")
-}
-
-
-def manifests(kind: str) -> dict[str, dict[str, Any]]:
-    return {item["metadata"]["name"]: item for item in MANIFESTS if item["kind"] == kind}
-
-
-def pod(service: str) -> dict[str, Any]:
-    return WORKLOADS[service]["spec"]["template"]["spec"]
-
-
-def container(service: str) -> dict[str, Any]:
-    (only,) = pod(service)["containers"]
-    return only
-
-
-def environment(service: str) -> dict[str, str]:
-    """Returns what the service's settings are read from, with the pod's own index put in."""
-    literals = {item["name"]: item["literals"] for item in KUSTOMIZATION["configMapGenerator"]}
-    values = dict(literal.split("=", 1) for literal in literals[service])
-    for variable in container(service).get("env", []):
-        if "value" in variable:
-            values[variable["name"]] = variable["value"].replace("$(POD_INDEX)", "0")
-    return values
+from tests.unit.deploy.manifests import (
+    BASE,
+    CALLS,
+    KUSTOMIZATION,
+    MANIFESTS,
+    NAME,
+    VERSION,
+    WORKLOADS,
+    container,
+    environment,
+    manifests,
+    pod,
+)
 
 
 def identity(manifest: dict[str, Any]) -> str:
@@ -187,30 +158,3 @@ def test_a_gateway_stays_while_nodes_are_drained() -> None:
     budget = manifests("PodDisruptionBudget")["gateway"]["spec"]
     assert budget["selector"]["matchLabels"] == {NAME: "gateway"}
     assert budget["minAvailable"] < WORKLOADS["gateway"]["spec"]["replicas"]
-
-
-def test_the_model_volume_patches_what_exists() -> None:
-    (component,) = load(BASE / "model-volume" / "kustomization.yaml")
-    assert component["kind"] == "Component"
-    for generated in component["configMapGenerator"]:
-        for literal in generated["literals"]:
-            assert literal.split("=")[0] in environment(generated["name"])
-    (patch,) = component["patches"]
-    for name in patch["target"]["name"].split("|"):
-        assert WORKLOADS[name]["kind"] in patch["target"]["kind"].split("|")
-
-
-def test_the_gpu_component_gives_the_worker_a_gpu_and_settings_that_exist() -> None:
-    (component,) = load(BASE / "gpu" / "kustomization.yaml")
-    (generated,), (patch,) = component["configMapGenerator"], component["patches"]
-    settings = dict(literal.split("=") for literal in generated["literals"])
-    config = CONFIGS["worker"].from_env(environment("worker") | settings)
-    assert config.device == "cuda"
-    assert (patch["target"]["kind"], patch["target"]["name"]) == (WORKLOADS["worker"]["kind"], "worker")
-    (operation,) = yaml.safe_load(patch["patch"])
-    *parents, resource = operation["path"].strip("/").split("/")
-    place: Any = WORKLOADS["worker"]
-    for key in parents:
-        place = place[int(key)] if isinstance(place, list) else place[key]
-    assert "memory" in place
-    assert (resource, operation["value"]) == ("nvidia.com~1gpu", "1")

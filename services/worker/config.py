@@ -87,6 +87,9 @@ class Config:
     # A step that runs for longer is stuck: health under the name `liveness` fails, so that it is restarted.
     step_seconds: float = 300
     group: GroupConfig = field(default_factory=GroupConfig)
+    # Where the loads of experts are kept, so that a group that is restarted begins well placed. They are
+    # counts, no text. Unset: nowhere.
+    state_dir: Path | None = None
     # The longest sequence. Unset: what the model allows.
     max_model_len: int | None = None
 

@@ -26,13 +26,12 @@ class LoadWindow:
         firsts = np.arange(num_layers)[:, None, None] * num_experts
         of_rows = (chosen[:, rows] + firsts).ravel()
         counts = np.bincount(of_rows, minlength=num_layers * num_experts)
-        self.loads += counts.reshape(num_layers, num_experts)
-        self.num_tokens += len(rows)
+        self.count(counts.reshape(num_layers, num_experts), len(rows))
+
+    def count(self, loads: NDArray[np.integer], num_tokens: int) -> None:
+        """Counts how often tokens chose each expert [L, E]."""
+        self.loads += loads
+        self.num_tokens += num_tokens
         if self.num_tokens > WINDOW_TOKENS:
             self.loads /= 2
             self.num_tokens /= 2
-
-    def clear(self) -> None:
-        """Forgets what was counted."""
-        self.loads[:] = 0
-        self.num_tokens = 0.0

@@ -8,38 +8,22 @@ Steps go on all the time; only what takes effect, a copy within memory, is betwe
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from outrider.model.placement import Loads, Move, Placement, imbalance
 from outrider.model.placement.rebalance import Limits, plan_moves
 from services.worker import metrics
+from services.worker.group.leader import Leader
 from services.worker.loads import LoadWindow
 from services.worker.loads_file import save_loads
 
 log = structlog.get_logger()
-
-
-class Movers(Protocol):
-    """The ranks, as far as experts are moved between them."""
-
-    @property
-    def placement(self) -> Placement:
-        """What holds for the next step."""
-        ...
-
-    def prepare(self, moves: Sequence[Move]) -> "Future[list[str]]":
-        """Has every rank read its part; gives what went wrong once all have done so."""
-        ...
-
-    def place(self, moves: Sequence[Move]) -> None:
-        """Has moves that were prepared take effect on every rank."""
-        ...
 
 
 class Rebalancer:
@@ -47,7 +31,7 @@ class Rebalancer:
 
     def __init__(
         self,
-        movers: Movers,
+        leader: Leader,
         window: LoadWindow,
         *,
         seconds: float,
@@ -57,7 +41,7 @@ class Rebalancer:
     ) -> None:
         """Of one rank no more than `max_num_bytes` change between two steps; without `seconds` none do."""
         self.window = window
-        self._movers = movers
+        self._leader = leader
         self._seconds = seconds
         self._limits = Limits(max_num_moves_per_rank=max_num_bytes // num_expert_bytes)
         self._num_expert_bytes = num_expert_bytes
@@ -72,7 +56,7 @@ class Rebalancer:
     @property
     def placement_version(self) -> int:
         """The version that holds for the next step."""
-        return self._movers.placement.version
+        return self._leader.placement_version
 
     def before_step(self) -> None:
         """Does what is due."""
@@ -84,12 +68,13 @@ class Rebalancer:
             then(work.result())
 
     def end(self) -> None:
-        """Keeps what was counted."""
+        """Keeps what was counted, and waits for nothing that is under way."""
+        self._leader.end()
         self._thread.shutdown()
         self._save(self.window.loads, self.window.num_tokens)
 
     def _plan(self) -> None:
-        placement, loads = self._movers.placement, self.window.loads.copy()
+        placement, loads = self._leader.placement, self.window.loads.copy()
         metrics.placement_imbalance.set(imbalance(placement, loads))
         plan = self._thread.submit(self._find_moves, placement, loads, self.window.num_tokens)
         self._work = plan, partial(self._prepare, loads=loads)
@@ -103,18 +88,18 @@ class Rebalancer:
             self._wait()
             return
         began = time.monotonic()
-        self._work = self._movers.prepare(moves), partial(self._place, moves=moves, loads=loads, began=began)
+        self._work = self._leader.prepare(moves), partial(self._place, moves=moves, loads=loads, began=began)
 
     def _place(self, failures: list[str], *, moves: list[Move], loads: Loads, began: float) -> None:
         if failures:
             log.warning("experts_not_moved", reasons=failures)
             self._wait()
             return
-        before = imbalance(self._movers.placement, loads)
+        before = imbalance(self._leader.placement, loads)
         with metrics.placing_seconds.time():
             placed_at = time.monotonic()
-            self._movers.place(moves)
-        after = imbalance(self._movers.placement, loads)
+            self._leader.place(moves)
+        after = imbalance(self._leader.placement, loads)
         num_bytes = len(moves) * self._num_expert_bytes
         metrics.placement_imbalance.set(after)
         metrics.num_moved_experts.inc(len(moves))

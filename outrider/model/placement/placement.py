@@ -62,6 +62,12 @@ class Placement:
         first = rank * self.num_slots_per_rank
         return self.experts[:, first : first + self.num_slots_per_rank]
 
+    def filled(self, experts: NDArray[np.integer]) -> "Placement":
+        """The same slots with other experts [L, P]; raises ValueError if an expert is nowhere."""
+        if any(len(np.unique(row)) != self.num_experts for row in experts):
+            raise ValueError("a layer would lack an expert")
+        return replace(self, experts=experts.astype(np.int64))
+
     def after(self, moves: list[Move]) -> "Placement":
         """The next version, with these slots filled anew; raises ValueError if an expert is nowhere then."""
         experts = self.experts.copy()

@@ -117,8 +117,8 @@ async def _measure(num_seqs: int, num_steps: int, worker_port: int) -> dict[str,
             assert isinstance(response, pb.ServeResponse)
             num_ended += sum(event.HasField("finished") for event in response.events)
             if len(scheduler.schedule.running) == num_seqs:
-                own.append(scheduler.last_own_seconds)
-                steps.append(scheduler.last_step_seconds)
+                own.append(scheduler.times.last_own_seconds)
+                steps.append(scheduler.times.last_step_seconds)
         call.cancel()
     return {
         "num_seqs": num_seqs,

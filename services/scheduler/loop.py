@@ -22,6 +22,7 @@ from services.scheduler.load import Speed, load_message
 from services.scheduler.places import Limits
 from services.scheduler.presence import GroupPresence
 from services.scheduler.schedule import Schedule
+from services.scheduler.times import StepTimes
 
 log = structlog.get_logger()
 
@@ -42,14 +43,9 @@ class Scheduler:
         self._set_serving = set_serving
         self.speed = Speed()
         self.is_draining = False
-        self.last_step_seconds = 0.0
-        self.last_own_seconds = 0.0
-        self._group = Group(
-            worker,
-            self.presence,
-            step_patience_seconds=config.step_patience_seconds,
-            on_lost=self.wake,
-        )
+        self.times = StepTimes()
+        patience = config.step_patience_seconds
+        self._group = Group(worker, self.presence, step_patience_seconds=patience, on_lost=self.wake)
         self.counters = Counters()
         self._limits = Limits(
             max_num_batched_tokens=config.max_num_batched_tokens,
@@ -62,10 +58,6 @@ class Scheduler:
         self._gateways: set[Gateway] = set()
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
-        self._step_began = 0.0
-        # When the step before was answered, if there was work ever since; waiting for drafts is taken out.
-        self._answered_at: float | None = None
-        self._own_seconds = 0.0
 
     @property
     def schedule(self) -> Schedule:
@@ -106,26 +98,25 @@ class Scheduler:
             self._idle.set()
         if not self.schedule.owes_step:
             await self._work.wait()
-            self._answered_at = None
+            self.times.note_pause()
         self._work.clear()
         self._idle.clear()
         if self._drafting is not None:
             began = time.perf_counter()
             waited = await self._drafting.collect(self.schedule.running.values())
-            self.count_own(time.perf_counter() - began - waited)
-            if self._answered_at is not None:
-                self._answered_at += waited
+            self.times.count_own(time.perf_counter() - began - waited)
+            self.times.note_wait(waited)
 
     def _pick(self) -> Batch:
         began = time.perf_counter()
         batch = self.schedule.schedule()
         if self._drafting is not None:
             self._drafting.prepare(batch)
-        self.count_own(time.perf_counter() - began)
+        self.times.count_own(time.perf_counter() - began)
         return batch
 
     async def _step(self, batch: Batch) -> BatchOutput | OutriderError:
-        self._step_began = time.perf_counter()
+        self.times.begin_step()
         try:
             return await self._group.step(batch, on_sent=lambda: self._follow(batch))
         except Internal as failure:
@@ -147,32 +138,28 @@ class Scheduler:
                 if self._drafting is not None:
                     self._drafting.show(batch, answer)
         self._flush()
-        self.count_own(time.perf_counter() - began)
-        self.last_own_seconds, self._own_seconds = self._own_seconds, 0.0
-        self.speed.own_seconds.add(self.last_own_seconds)
-        metrics.scheduling_seconds.observe(self.last_own_seconds)
+        self.times.count_own(time.perf_counter() - began)
+        own_seconds = self.times.take_own()
+        self.speed.own_seconds.add(own_seconds)
+        metrics.scheduling_seconds.observe(own_seconds)
 
     def _learn(self, batch: Batch, shape: StepShape, answer: BatchOutput, answered_at: float) -> None:
         """Notes what the step took, unless the way to the group broke meanwhile and took its time too."""
         if self._group.is_repeated:
-            self._answered_at = None
+            self.times.note_pause()
             return
-        self.last_step_seconds = answered_at - self._step_began
-        overhead = self._step_began - self._answered_at if self._answered_at is not None else 0.0
-        self._answered_at = answered_at
-        self.schedule.controller.note_step(
-            shape, self.last_step_seconds, answer.num_distinct_experts, max(0.0, overhead)
-        )
+        overhead = self.times.end_step(answered_at)
+        seconds = self.times.last_step_seconds
+        self.schedule.controller.note_step(shape, seconds, answer.num_distinct_experts, overhead)
         num_drafted = sum(len(step.draft_token_ids) for step in batch.steps)
-        self.counters.verification_seconds += self.last_step_seconds * num_drafted / shape.num_rows
-        most = self.schedule.max_num_batched_tokens
+        self.counters.verification_seconds += seconds * num_drafted / shape.num_rows
         self.speed.add_step(
-            seconds=self.last_step_seconds,
+            seconds=seconds,
             exchange_seconds=answer.exchange_seconds,
             num_rows=shape.num_rows,
-            max_num_rows=most,
+            max_num_rows=self.schedule.max_num_batched_tokens,
         )
-        metrics.observe_step(self.last_step_seconds, answer.num_distinct_experts)
+        metrics.observe_step(seconds, answer.num_distinct_experts)
 
     def _begin(self, facts: GroupFacts) -> None:
         """Takes up the first session, or the same one again."""
@@ -183,7 +170,7 @@ class Scheduler:
         """Computes every sequence again on a group that lost its blocks; on another model none can go on."""
         if not facts.continues(self.schedule.facts):
             self._dismiss(Unavailable("the group behind this scheduler has become another"))
-        self._answered_at = None
+        self.times.note_pause()
         self.schedule.controller = self._take_up(facts)
         self.schedule.void(facts)
         self._flush()
@@ -198,6 +185,7 @@ class Scheduler:
         """Lets running sequences end for so long, then ends the rest so that clients resume elsewhere."""
         self.is_draining = True
         if self._schedule is not None and self._schedule.has_work:
+            self._idle.clear()
             try:
                 async with asyncio.timeout(seconds):
                     await self._idle.wait()
@@ -217,12 +205,10 @@ class Scheduler:
         self._gateways.discard(gateway)
 
     def wake(self) -> None:
-        """Lets the loop look for work."""
+        """Lets the loop look for work, and whoever waits for it to be done know if there is none."""
         self._work.set()
-
-    def count_own(self, seconds: float) -> None:
-        """Adds to the time that the scheduler itself spends."""
-        self._own_seconds += seconds
+        if self._schedule is not None and not self._schedule.has_work:
+            self._idle.set()
 
     def load(self) -> load_pb2.Load:
         """Reports the load, and who is present."""

@@ -99,7 +99,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 await gateway.outbox.wait()
         began = time.perf_counter()
         response = pb.ServeResponse(events=[take_event(sequence) for sequence in gateway.take()])
-        self._scheduler.count_own(time.perf_counter() - began)
+        self._scheduler.times.count_own(time.perf_counter() - began)
         return response
 
     def _submit(self, gateway: Gateway, submit: pb.Submit) -> None:

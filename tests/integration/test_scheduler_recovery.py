@@ -197,6 +197,19 @@ async def test_a_drain_waits_for_nothing_that_has_ended(how: str) -> None:
         await s.until_idle()
 
 
+async def test_a_drain_waits_for_nothing_that_has_ended_while_the_group_is_away() -> None:
+    async with stack() as s:
+        await s.client.submit(1, PROMPT, max_tokens=150)
+        await s.client.read_until(lambda: bool(s.client.tokens.get(1)))
+        s.group.may_step.clear()
+        await s.group_server.stop(None)
+        await until(lambda: not s.scheduler.load().has_group)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(s.scheduler.drain(1000))
+            await asyncio.sleep(0.1)
+            await end(s.client, "abort")
+
+
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
 def test_a_step_must_be_given_some_time(seconds: float) -> None:
     with pytest.raises(ValueError, match="step_patience_seconds"):

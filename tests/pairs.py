@@ -7,10 +7,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from outrider.client import Client
 from outrider.rpc.errors import Unavailable
+from outrider.rpc.parent import die_with_parent
 from outrider.v1 import gateway_pb2 as pb
 from services.local.ports import free_ports
 
@@ -36,6 +38,7 @@ class Service:
             cwd=ROOT,
             env=os.environ | {"OMP_NUM_THREADS": "1"} | self._environment,
             stdout=subprocess.DEVNULL,
+            preexec_fn=partial(die_with_parent, os.getpid()),
         )
 
     def send(self, number: signal.Signals) -> None:

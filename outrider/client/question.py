@@ -194,6 +194,8 @@ def _generation_options(options: Options) -> pb.GenerationOptions:
 
 def _assign(message: protobuf.Message, name: str, value: Any, field: str) -> None:
     """Sets a field of any shape; raises InvalidArgument naming `field` for a value that it cannot hold."""
+    if isinstance(value, str) and hasattr(getattr(message, name), "extend"):
+        raise InvalidArgument(f"must be a list of strings, is the string {value!r}", field=field)
     try:
         if isinstance(value, Mapping):
             getattr(message, name).update(value)

@@ -16,6 +16,9 @@ class OutriderError(Exception):
         self.field = field
         self.retry_delay = retry_delay
 
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}" if self.field else self.message
+
 
 class InvalidArgument(OutriderError):
     """A field of the request is wrong; `field` names it."""

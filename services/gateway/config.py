@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from outrider.params import SamplingParams
 from outrider.rpc.channel import ChannelTls
 from outrider.rpc.config import load_config
+from outrider.rpc.errors import InvalidArgument
 from outrider.rpc.server import Listen
+from outrider.v1 import sampling_pb2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,12 @@ class Config:
         ):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name):g}")
+        try:
+            SamplingParams.from_proto(sampling_pb2.SamplingParams(), self.sampling_defaults).check(
+                vocab_size=1
+            )
+        except InvalidArgument as error:
+            raise ValueError(f"{error.field.removeprefix('sampling.')} {error.message}") from None
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Self:

@@ -1,8 +1,6 @@
-"""Two real pairs behind real gateways: who is asked, and what happens when one is lost, stopped or drained."""
+"""Two real pairs behind real gateways: who is asked, and what comes of a loss, a stop or a drain."""
 
 import signal
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,6 +11,7 @@ from outrider.client import Answer, Client, Stream
 from tests.pairs import Pairs, running_pairs
 
 LONG = "Sort 42, 7, 19, 3 and 56. " * 8
+NUM_TOKENS = 200
 OPTIONS: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True, "min_tokens": 1}
 
 
@@ -34,11 +33,11 @@ def client(pairs: Pairs) -> Iterator[Client]:
 def undisturbed(pairs: Pairs) -> Answer:
     """A long answer that nothing happened to."""
     with Client(pairs.targets) as opened:
-        return opened.generate(LONG, max_tokens=400, seed=5, **OPTIONS).result()
+        return opened.generate(LONG, max_tokens=NUM_TOKENS, seed=5, **OPTIONS).result()
 
 
 def long_answer(client: Client) -> Stream:
-    return client.generate(LONG, max_tokens=400, seed=5, **OPTIONS)
+    return client.generate(LONG, max_tokens=NUM_TOKENS, seed=5, **OPTIONS)
 
 
 def busy_place(pairs: Pairs, gateway: int = 0) -> int:
@@ -47,7 +46,7 @@ def busy_place(pairs: Pairs, gateway: int = 0) -> int:
     return place
 
 
-def token_ids(stream: Stream, num_tokens: int) -> list[int]:
+def read(stream: Stream, num_tokens: int) -> list[int]:
     """Reads so many tokens at least."""
     found: list[int] = []
     while len(found) < num_tokens:
@@ -83,11 +82,63 @@ def test_an_answer_goes_on_at_the_other_pair_when_its_scheduler_is_killed(
     pairs: Pairs, client: Client, undisturbed: Answer
 ) -> None:
     stream = long_answer(client)
-    known = token_ids(stream, 20)
+    read(stream, 20)
     place = busy_place(pairs)
     pairs.schedulers[place].end()
-    known += token_ids(stream, 20)
+    read(stream, 20)
     assert busy_place(pairs) == 1 - place
     pairs.schedulers[place].start()
     assert stream.result().token_ids == undisturbed.token_ids
-    assert list(undisturbed.token_ids[: len(known)]) == known
+
+
+@pytest.mark.parametrize("kind", ["scheduler", "worker"])
+def test_an_answer_goes_on_at_the_other_pair_when_a_process_is_stopped(
+    pairs: Pairs, client: Client, undisturbed: Answer, kind: str
+) -> None:
+    stream = long_answer(client)
+    read(stream, 20)
+    place = busy_place(pairs)
+    stopped = (pairs.schedulers if kind == "scheduler" else pairs.workers)[place]
+    stopped.send(signal.SIGSTOP)
+    try:
+        assert stream.result().token_ids == undisturbed.token_ids
+        assert not pairs.stats()[place].takes_requests
+    finally:
+        stopped.send(signal.SIGCONT)
+
+
+def test_a_drained_pair_takes_nothing_new_and_what_outlasts_its_grace_moves(
+    pairs: Pairs, client: Client, undisturbed: Answer
+) -> None:
+    stream = client.generate(LONG, max_tokens=20 * NUM_TOKENS, seed=5, **OPTIONS)
+    tokens = read(stream, 20)
+    place = busy_place(pairs)
+    pairs.schedulers[place].send(signal.SIGTERM)
+    pairs.until(lambda found: not found[place].takes_requests)
+    running = pairs.stats()[place]
+    for _ in range(2):
+        assert len(client.generate("1, 2, 3,", max_tokens=4, **OPTIONS).result().token_ids) == 4
+    assert (running.num_requests, running.connected) == (1, True)
+    pairs.until(lambda found: found[1 - place].num_requests == 1)
+    assert pairs.schedulers[place].process.wait() == 0
+    pairs.schedulers[place].start()
+    tokens += read(stream, NUM_TOKENS)
+    assert tuple(tokens[:NUM_TOKENS]) == undisturbed.token_ids
+    stream.cancel()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+def test_a_client_goes_on_at_the_other_gateway(
+    pairs: Pairs, client: Client, undisturbed: Answer, number: signal.Signals
+) -> None:
+    with Client(pairs.targets) as both:
+        stream = long_answer(both)
+        read(stream, 20)
+        place = next(i for i in range(2) if any(found.num_requests for found in pairs.stats(i)))
+        pairs.gateways[place].send(number)
+        try:
+            assert stream.result().token_ids == undisturbed.token_ids
+            assert both.models()[0].name == "tiny"
+        finally:
+            pairs.gateways[place].end()
+            pairs.gateways[place].start()

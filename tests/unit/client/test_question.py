@@ -99,3 +99,9 @@ def test_thinking_is_left_to_the_gateway_unless_it_is_said() -> None:
 def test_an_unknown_role_is_named() -> None:
     with pytest.raises(InvalidArgument, match="'robot'"):
         chat_request([{"role": "robot"}], (), None, {}, {})
+
+
+@pytest.mark.parametrize("name", ["stop", "bad_words", "stop_token_ids"])
+def test_one_string_in_place_of_a_list_is_named(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"options\..*{name}: must be a list"):
+        generate_request("a", {name: "x"})  # type: ignore[misc]

@@ -202,7 +202,10 @@ class StepRunner:
 class GraphRecorder:
     """Records CUDA graphs, all of which share one pool of memory, as only one of them runs at a time.
 
-    See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
+    Exchanges between ranks are part of a graph: all ranks record the same ones in the same order, and launch
+    them so. A communicator waits for the graphs that use it before it can be destroyed.
+    See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs and NCCL's guide, "Using NCCL with
+    CUDA Graphs".
     """
 
     def __init__(self) -> None:
@@ -213,11 +216,12 @@ class GraphRecorder:
         """Returns what launches the same as `run`, and gives the same tensors each time."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            # Kernels are compiled and libraries prepare themselves, which cannot be captured.
+            # Kernels are compiled, libraries prepare themselves and ranks connect, which cannot be captured.
             run()
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        # The other threads of the process leave the device alone, and may do as they please.
+        # Other threads may do as they please: they leave the device alone. NCCL's asks only after exchanges of
+        # before.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             result = run()
 

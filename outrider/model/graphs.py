@@ -220,8 +220,8 @@ class GraphRecorder:
             run()
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        # Other threads may do as they please: they leave the device alone. NCCL's asks only after exchanges of
-        # before.
+        # Other threads may do as they please: they leave the device alone. NCCL's asks after exchanges that
+        # were made before.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             result = run()
 

@@ -28,6 +28,8 @@ SEED = int(os.environ.get("OUTRIDER_CHAOS_SEED", "1"))
 SECONDS = float(os.environ.get("OUTRIDER_CHAOS_SECONDS", "75"))
 NUM_PAIRS = int(os.environ.get("OUTRIDER_CHAOS_PAIRS", "2"))
 NUM_RANKS = int(os.environ.get("OUTRIDER_CHAOS_RANKS", "2"))
+# Experts move between the ranks all the time.
+OFTEN = {"OUTRIDER_WORKER_REBALANCE_SECONDS": "2", "OUTRIDER_WORKER_NUM_REDUNDANT_EXPERTS": "4"}
 NUM_STREAMS = 200
 NUM_AT_ONCE = 16
 # All of a stack's processes have it in their environment, whoever their parent is by now.
@@ -174,7 +176,7 @@ async def test_no_stream_is_lost_or_changed_while_processes_are_killed_stopped_a
     mark = uuid.uuid4().hex
     size = ["--pairs", str(NUM_PAIRS)] * (NUM_PAIRS > 1) + ["--ranks", str(NUM_RANKS)] * (NUM_RANKS > 1)
     say(f"OUTRIDER_CHAOS_SEED={SEED} OUTRIDER_CHAOS_SECONDS={SECONDS:g}; logs in {tmp_path}")
-    with running_stack(*size, environment={MARK: mark}) as stack:
+    with running_stack(*size, environment={MARK: mark, **OFTEN}) as stack:
         try:
             async with AsyncClient(stack.target) as client:
                 chaos = Chaos(stack, client)

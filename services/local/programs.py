@@ -77,7 +77,7 @@ def _places(settings: Settings) -> list[_Place]:
 def _own_variables(place: _Place, settings: Settings, addresses: Mapping[str, str]) -> dict[str, str]:
     match place.service:
         case "worker":
-            return _worker_variables(settings)
+            return _worker_variables(place.pair, settings)
         case "drafter":
             return _drafter_variables(settings)
         case "scheduler":
@@ -87,10 +87,12 @@ def _own_variables(place: _Place, settings: Settings, addresses: Mapping[str, st
             return {"MODEL_DIR": str(settings.model), "SCHEDULERS": ",".join(schedulers)}
 
 
-def _worker_variables(settings: Settings) -> dict[str, str]:
+def _worker_variables(pair: int, settings: Settings) -> dict[str, str]:
     worker = {"MODEL_DIR": str(settings.model), "NUM_RANKS": str(settings.num_ranks)}
     if settings.draft_head_directory is not None:
         worker["HEAD_DIR"] = str(settings.draft_head_directory)
+    if (directory := settings.worker_state_directory(pair)) is not None:
+        worker["STATE_DIR"] = str(directory)
     return worker
 
 

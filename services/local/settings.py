@@ -58,11 +58,16 @@ class Settings:
         """Where a pair's scheduler keeps what it has measured: one for each, as it writes its files whole."""
         return self.state / name_of("scheduler", pair) if self.state else None
 
+    def worker_state_directory(self, pair: int) -> Path | None:
+        """Where a pair's group keeps the loads of its experts, if it is one of several ranks."""
+        return self.state / name_of("worker", pair) if self.state and self.num_ranks > 1 else None
+
     @property
     def state_directories(self) -> list[Path]:
         """All that is kept, and before it the directory that holds it."""
         schedulers = map(self.scheduler_state_directory, self.pairs)
-        return [found for found in (self.state, self.snapshot_directory, *schedulers) if found]
+        workers = map(self.worker_state_directory, self.pairs)
+        return [found for found in (self.state, self.snapshot_directory, *schedulers, *workers) if found]
 
     @property
     def pairs(self) -> range:

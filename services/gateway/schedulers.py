@@ -181,8 +181,8 @@ class Schedulers:
             return
         refusals = self._refusals.setdefault(sequence, {})
         refusals[client] = (until, error)
+        sequence.stall()
         if sequence.was_accepted or self._fitting(sequence):
-            sequence.stall()
             # Whoever refuses for load is there: such a sequence waits as long as it takes.
             sequence.stalled_since = None
             self._place(sequence)

@@ -263,3 +263,11 @@ def take(answer: Answer, response) -> None:
 def chat(content: str = "hi", **fields) -> gw.ChatRequest:
     """Returns a request with one turn of the user."""
     return gw.ChatRequest(messages=[gw.ChatMessage(role=gw.ROLE_USER, content=content)], **fields)
+
+
+async def until_read(answer: Answer, num_tokens: int) -> None:
+    """Returns when so many tokens of an answer have been read."""
+    while True:
+        await asyncio.sleep(0.01)
+        if len(answer.token_ids) >= num_tokens:
+            return

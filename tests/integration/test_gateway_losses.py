@@ -20,6 +20,7 @@ from tests.integration.gateway_peers import (
     running_scheduler,
     take,
     text_tokens,
+    until_read,
 )
 
 ANSWER = "I see €.</think>It is 42, and not 41."
@@ -45,13 +46,6 @@ async def read(call, answer: Answer) -> None:
 async def read_on(call) -> None:
     while await call.read() != grpc.aio.EOF:
         pass
-
-
-async def until_read(answer: Answer, num_tokens: int) -> None:
-    while True:
-        await asyncio.sleep(0.01)
-        if len(answer.token_ids) >= num_tokens:
-            return
 
 
 async def test_a_broken_stream_is_opened_again_and_the_answer_goes_on():

@@ -8,10 +8,15 @@ from typing import NoReturn
 from outrider.rpc.main import run_service
 
 
-def run_worker(main: Callable[[], Awaitable[None]]) -> NoReturn:
-    """Runs `main` as a service, and ends at once when it has: a step that is stuck would hold it up."""
+def run_worker(main: Callable[[], Awaitable[None]]) -> int:
+    """Runs `main` as a service, and returns the exit status; a ConfigError has been told then."""
     try:
         run_service("worker", main)
     except SystemExit as end:
-        sys.stderr.flush()
-        os._exit(end.code if isinstance(end.code, int) else 1)
+        return end.code if isinstance(end.code, int) else 1
+
+
+def end_process(status: int) -> NoReturn:
+    """Ends this process at once: a step that is stuck, or a child, would hold it up."""
+    sys.stderr.flush()
+    os._exit(status)

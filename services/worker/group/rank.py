@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -13,11 +14,14 @@ from outrider.rpc.server import Listen
 from services.worker.config import Config
 from services.worker.group.follower import serve_follower
 from services.worker.group.meeting import Seat
-from services.worker.process import run_worker
+from services.worker.process import end_process, run_worker
 from services.worker.service import serve
 
 # To the agent: to start the ranks again is of no use.
 GIVE_UP = signal.SIGUSR1
+CONFIG_ERROR = 2
+# What an agent may take to do so.
+UNTIL_ENDED_SECONDS = 30
 # Between the ports of one rank and the next.
 PORT_STEP = 10
 
@@ -29,10 +33,14 @@ def run_rank(agent: int) -> NoReturn:
         # A rank that is forked has the agent's handlers.
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    run_worker(lambda: _serve(agent))
+    status = run_worker(_serve)
+    if status == CONFIG_ERROR:
+        os.kill(agent, GIVE_UP)
+        time.sleep(UNTIL_ENDED_SECONDS)
+    end_process(status)
 
 
-async def _serve(agent: int) -> None:
+async def _serve() -> None:
     """Ends the process with a failure in any case: where the agent wanted the end it does not look."""
     seat = await asyncio.to_thread(Seat.from_env)
     _take_name(f"rank {seat.rank}")
@@ -43,11 +51,9 @@ async def _serve(agent: int) -> None:
     except BaseException as error:
         if find_config_error(error) is None:
             raise
-        # One rank says what is wrong, though it may be so with all.
-        is_told = not seat.is_first_to("find a wrong setting")
-        os.kill(agent, GIVE_UP)
-        if is_told:
-            raise SystemExit(2) from None
+        # One rank says what is wrong, though it may be so with all; then the agent ends them.
+        if not seat.is_first_to("find a wrong setting"):
+            await asyncio.sleep(UNTIL_ENDED_SECONDS)
         raise
     raise SystemExit(1)
 

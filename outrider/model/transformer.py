@@ -104,8 +104,9 @@ class Transformer:
         device = torch.device(device)
         dtype = dtype or default_dtype(checkpoint.dtype, device)
         logger.info("%s: %s kernels, computing in %s", directory, kernels.NAME, dtype)
+        own_config = shard_config(config, ranks)
         shard = Shard(ranks=ranks, placement=choose_placement(config, ranks, placement))
-        own_config, parts = shard_config(config, ranks), parts_to_read(config, shard)
+        parts = parts_to_read(config, shard)
         numerics = Numerics(
             # One rank reads it all.
             checkpoint=checkpoint_digest(directory / "config.json", checkpoint.files)

@@ -1,4 +1,4 @@
-"""Writes docs/placement.md: how evenly experts load ranks, before and after they are placed by their loads."""
+"""Writes docs/placement.md: how evenly experts load ranks, before and after they are placed by loads."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,8 @@ PATH = results.ROOT / "docs" / "placement.md"
 HEAD = """# Placement of experts
 
 A layer is done when its busiest rank is. *Imbalance* is the load of each layer's busiest rank by that of the
-mean rank, over all layers: 1 is best. The load of a rank is how many kept tokens chose its experts, copies sharing equally.
+mean rank, over all layers: 1 is best. The load of a rank is how many kept tokens chose its experts, copies
+sharing equally.
 
 Measured by `{command}`, {day}, on {machine}.
 """
@@ -21,10 +22,10 @@ Measured by `{command}`, {day}, on {machine}.
 SIMULATED = """
 ## Simulated: {num_layers} layers of {num_experts} experts
 
-Sizes of Kimi K2.5, {tokens:,} tokens a minute, each choosing {per_token} experts of a layer by Zipf's law with
-exponent {exponent:g}; which expert is how popular drifts, half forgotten in {half_life:.0f} minutes. Law and
-drift are assumptions. Figures are means over the second half of {minutes} minutes, under the loads as they are;
-placements are made of loads as they were counted until then (the window of `services/worker/loads.py`).
+Sizes of Kimi K2.5, {tokens:,} tokens a minute, each choosing {per_token} experts of a layer by Zipf's law
+with exponent {exponent:g}; which expert is how popular drifts, half forgotten in {half_life:.0f} minutes. Law
+and drift are assumptions. Figures are means over the second half of {minutes} minutes, under the loads as
+they are; placements are made of loads as they were counted until then (the window of `services/worker/loads.py`).
 
 - *balanced*: experts in order, as a group begins;
 - *EPLB once*: placed anew after the first minute, then left;
@@ -37,9 +38,9 @@ placements are made of loads as they were counted until then (the window of `ser
 MEASURED = """
 ## Measured: the tiny model on its own tasks
 
-A real group without drafts, 4 streams: first arithmetic alone, then sorting alone. *balanced* and *EPLB* are for
-the loads of that kind of task alone, *moves* is what the group had reached at its end, for the loads of its
-window, which has both kinds. *ms between steps* is what it takes to let one round of moves take effect.
+A real group without drafts, 4 streams: first arithmetic alone, then sorting alone. *balanced* and *EPLB* are
+for the loads of that kind of task alone, *moves* is what the group had reached at its end, for the loads of
+its window, which has both kinds. *ms between steps* is what it takes to let one round of moves take effect.
 
 {table}
 """

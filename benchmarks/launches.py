@@ -1,12 +1,12 @@
 """What one step launches, counted by running the network's own code on tensors without memory.
 
-python -m benchmarks.launches [--model kimi-k2.5] [--rows 8]
+python -m benchmarks.launches [--model kimi-k2.5] [--rows 8] [--ranks 8]
 """
 
 import argparse
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,12 +21,30 @@ from benchmarks.gpu.random_checkpoint import random_model
 from benchmarks.gpu.sampling import sampling_rows
 from outrider.kernels import load_kernels
 from outrider.model.config import ModelConfig
+from outrider.model.shard import Shard
 from outrider.model.transfer import tensors_of, with_tensors
+from outrider.model.transformer import choose_placement
 
 META = torch.device("meta")
 CONTEXT = 4096
-TORCH = "torch"
-"""What torch's own operations are counted as."""
+TORCH, EXCHANGE = "torch", "all_gather"
+"""What torch's own operations are counted as, and those between ranks."""
+
+
+@dataclass(slots=True)
+class CountedRanks:
+    """The first of some ranks, which has nobody to talk to: it counts what it would send."""
+
+    num_ranks: int
+    rank: int = 0
+    num_calls: int = 0
+    num_bytes: int = 0
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        """[*shape] -> [R, *shape], of which nothing is filled in."""
+        self.num_calls += 1
+        self.num_bytes += x.nbytes
+        return x.new_empty(self.num_ranks, *x.shape)
 
 
 class CountedOperations(TorchDispatchMode):
@@ -50,15 +68,20 @@ def _storages(values: Any) -> set[int]:
     return {leaf.untyped_storage()._cdata for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)}
 
 
-def count(model: str, num_rows: int) -> Mapping[str, int]:
-    """Returns how many launches of each kernel a step of so many rows, each of its own sequence, makes."""
+def count(model: str, num_rows: int, num_ranks: int = 1) -> Mapping[str, int]:
+    """Returns how many launches of each kernel a step of so many rows, each of its own sequence, makes.
+
+    They are those of one of `num_ranks` ranks, and a collective is one.
+    """
     config = published.read_config(model)
-    first, second = (count_layers(config, num_rows, config.num_dense_layers + extra) for extra in (1, 2))
+    first, second = (
+        count_layers(config, num_rows, config.num_dense_layers + extra, num_ranks) for extra in (1, 2)
+    )
     num_more = config.num_layers - config.num_dense_layers - 1
     return {kernel: first[kernel] + num_more * (second[kernel] - first[kernel]) for kernel in second}
 
 
-def count_layers(config: ModelConfig, num_rows: int, num_layers: int) -> Counter[str]:
+def count_layers(config: ModelConfig, num_rows: int, num_layers: int, num_ranks: int = 1) -> Counter[str]:
     """Counts the launches of the first layers with embedding, head and sampling, in falling order."""
     bench = Bench(
         device=META,
@@ -68,7 +91,9 @@ def count_layers(config: ModelConfig, num_rows: int, num_layers: int) -> Counter
         model=replace(config, num_layers=num_layers),
         is_tiny=False,
     )
-    network = random_model(bench)
+    ranks = CountedRanks(num_ranks)
+    placement = choose_placement(bench.model, ranks, None)
+    network = random_model(bench, Shard(ranks=ranks, placement=placement))
     size = StepSize(num_sequences=num_rows, num_drafts=0)
     cache = network.new_kv_cache(num_rows * (CONTEXT // BLOCK_SIZE + 1), BLOCK_SIZE)
     inputs = network.lay_out(make_batch(bench, size, CONTEXT, seed=0), BLOCK_SIZE)
@@ -78,7 +103,8 @@ def count_layers(config: ModelConfig, num_rows: int, num_layers: int) -> Counter
         logits = network.compute(inputs, cache).logits
         bench.kernels.sample_and_verify(logits, logits, rows)
     counts = Counter(launch.kernel.__name__.removesuffix("_kernel") for launch in launches)
-    return Counter({**dict(counts.most_common()), TORCH: others.num_operations})
+    exchanges = {EXCHANGE: ranks.num_calls} if ranks.num_calls else {}
+    return Counter({**dict(counts.most_common()), **exchanges, TORCH: others.num_operations})
 
 
 def main() -> None:
@@ -88,8 +114,9 @@ def main() -> None:
     )
     parser.add_argument("--model", choices=published.MODELS, default="kimi-k2.5")
     parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--ranks", type=int, default=1)
     arguments = parser.parse_args()
-    counts = count(arguments.model, arguments.rows)
+    counts = count(arguments.model, arguments.rows, arguments.ranks)
     for kernel, number in counts.items():
         print(f"{kernel:<24}{number:>6}")
     print(f"{'together':<24}{sum(counts.values()):>6}")

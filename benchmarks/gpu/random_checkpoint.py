@@ -13,6 +13,7 @@ from benchmarks.gpu.weights import INT4_DEVIATION
 from outrider.kernels.weights import FP8_BLOCK, INT4_GROUP
 from outrider.model.checkpoint import Checkpoint, StoredTensor
 from outrider.model.reader import Meter, Reader
+from outrider.model.shard import WHOLE, Shard, num_bytes, parts_to_read, shard_config
 from outrider.model.transformer import Transformer
 from outrider.model.weights import expected_tensors
 
@@ -49,15 +50,17 @@ class RandomFile:
         return values * (1.0 if "embed" in name else shape[1] ** -0.5)
 
 
-def random_model(bench: Bench) -> Transformer:
-    """Returns the bench's model with random weights, stored as its config says."""
+def random_model(bench: Bench, shard: Shard = WHOLE) -> Transformer:
+    """Returns the bench's model, or a rank's shard of it, with random weights, stored as its config says."""
     tensors = {
         name: StoredTensor(file=FILE, name=name, shape=expected.shape, dtype=expected.dtypes[0])
         for name, expected in expected_tensors(bench.model).items()
     }
     file = RandomFile(tensors=tensors, device=bench.device)
     checkpoint = Checkpoint(Path(), {FILE: cast(safe_open, file)}, tensors)
-    meter = Meter(total=checkpoint.num_expected_bytes(bench.model), report=None)
-    reader = Reader(checkpoint=checkpoint, dtype=bench.dtype, device=bench.device, meter=meter)
+    parts = parts_to_read(bench.model, shard)
+    meter = Meter(total=num_bytes(parts, checkpoint), report=None)
+    reader = Reader(checkpoint=checkpoint, dtype=bench.dtype, device=bench.device, meter=meter, parts=parts)
+    config = shard_config(bench.model, shard.ranks)
     with torch.inference_mode():
-        return Transformer(bench.model, reader, bench.kernels, numerics_id="random")
+        return Transformer(config, reader, bench.kernels, "random", shard)

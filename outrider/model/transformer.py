@@ -229,12 +229,14 @@ def choose_placement(config: ModelConfig, ranks: Ranks, placement: Placement | N
 def load_layers(config: ModelConfig, reader: Reader, kernels: Kernels, shard: Shard) -> list[Layer]:
     """All layers, several at a time."""
     num_threads, device = torch.get_num_threads(), reader.device
+    # A device without a number is this thread's.
+    current = torch.cuda.current_device() if device.type == "cuda" and device.index is None else device
 
     def prepare() -> None:
         # Both are a thread's own, and what is tried here of products must hold where steps are computed.
         torch.set_num_threads(num_threads)
         if device.type == "cuda":
-            torch.cuda.set_device(device)
+            torch.cuda.set_device(current)
 
     load = partial(load_layer, config, reader, kernels, shard)
     num_loaders = min(MAX_NUM_LOADERS, num_threads, config.num_layers)

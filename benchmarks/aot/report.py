@@ -84,9 +84,9 @@ class Row:
         return asdict(self)
 
 
-def compile_cases(archs: Sequence[int], *, few: bool = False) -> list[Row]:
-    """Compiles cases for every architecture; those that come to the same code only once."""
-    wanted = dict(enumerate(cached_cases()))
+def compile_cases(archs: Sequence[int], *, few: bool = False, kernels: Sequence[str] = ()) -> list[Row]:
+    """Compiles cases for every architecture, of some kernels or all; what comes to the same code once."""
+    wanted = {n: case for n, case in enumerate(cached_cases()) if not kernels or case.kernel in kernels}
     if few:
         wanted = first_of_each(wanted)
     keys = {number: launch_key(case.launch) for number, case in wanted.items()}
@@ -119,6 +119,12 @@ def compile_case(number: int, arch: int) -> Compiled:
 def cached_cases() -> list[Case]:
     """Returns all cases, made once."""
     return all_cases()
+
+
+def merged(rows: Sequence[Row], recorded: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Returns what is recorded with all rows of the kernels that were compiled again replaced."""
+    again = {row.kernel for row in rows}
+    return [*(row for row in recorded if row["kernel"] not in again), *(row.as_dict() for row in rows)]
 
 
 def regressions(rows: Sequence[Row], recorded: Sequence[Mapping[str, Any]]) -> list[str]:

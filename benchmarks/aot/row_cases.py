@@ -34,6 +34,18 @@ def row_cases(setting: Setting) -> Iterator[Case]:
     yield from gate_cases(setting)
     if setting.num_ranks == 1:
         yield from sampling_cases(setting)
+    else:
+        yield from part_cases(setting)
+
+
+def part_cases(setting: Setting) -> Iterator[Case]:
+    """Yields the addition of what few ranks and all computed of a layer."""
+    T, D = setting.num_tokens, setting.config.hidden_size
+    for num_parts in (2, setting.num_ranks):
+        parts = meta(num_parts, T, D)
+        yield from setting.cases(
+            {}, lambda parts=parts: setting.kernels.add_parts(parts), hidden=D, parts=num_parts
+        )
 
 
 def latent_cases(setting: Setting) -> Iterator[Case]:

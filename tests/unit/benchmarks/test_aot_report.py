@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import results
 from benchmarks.aot.case import Case
-from benchmarks.aot.report import Row, differing_cases, first_of_each, regressions, table
+from benchmarks.aot.report import Row, differing_cases, first_of_each, merged, regressions, table
 from outrider.kernels.triton.launch import Launch
 
 NAMES = {"moe_gate_up", "moe_down", "mla", "gate", "norm_rotary", "sample_verify", "linear", "head_linear"}
@@ -109,6 +109,14 @@ def test_a_regression_is_named(changes: dict, regression: str) -> None:
     assert regressions([replace(ROW, registers=110)], [ROW.as_dict()]) == []
     (found,) = regressions([replace(ROW, **changes)], [ROW.as_dict()])
     assert found.endswith(regression)
+
+
+def test_rows_of_a_kernel_that_is_compiled_again_are_replaced_and_the_others_stay() -> None:
+    other = ROW.as_dict() | {"kernel": "gate"}
+    assert merged([replace(ROW, registers=90)], [ROW.as_dict(), other]) == [
+        other,
+        ROW.as_dict() | {"registers": 90},
+    ]
 
 
 def test_the_table_has_a_line_for_each_row() -> None:

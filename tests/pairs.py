@@ -65,7 +65,7 @@ class Pairs:
         ]
         addresses = ",".join(scheduler.address for scheduler in self.schedulers)
         self.gateways = [
-            Service("gateway", port, MODEL_DIR=MODEL, SCHEDULERS=addresses, DRAIN_SECONDS="1")
+            Service("gateway", port, MODEL_DIR=MODEL, SCHEDULERS=addresses, DRAIN_SECONDS="0.2")
             for port in ports[4:]
         ]
 

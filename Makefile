@@ -48,6 +48,7 @@ bench: setup
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.speculation_report --measure all
 	$(BIN)/python -m benchmarks.recovery
+	$(BIN)/python -m benchmarks.placement
 	$(BIN)/python -m benchmarks.aot_report --save
 	$(BIN)/python -m benchmarks.gpu_page
 

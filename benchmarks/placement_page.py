@@ -25,7 +25,8 @@ SIMULATED = """
 Sizes of Kimi K2.5, {tokens:,} tokens a minute, each choosing {per_token} experts of a layer by Zipf's law
 with exponent {exponent:g}; which expert is how popular drifts, half forgotten in {half_life:.0f} minutes. Law
 and drift are assumptions. Figures are means over the second half of {minutes} minutes, under the loads as
-they are; placements are made of loads as they were counted until then (the window of `services/worker/loads.py`).
+they are; placements are made of loads as they were counted until then (the window of
+`services/worker/loads.py`).
 
 - *balanced*: experts in order, as a group begins;
 - *EPLB once*: placed anew after the first minute, then left;

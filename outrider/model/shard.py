@@ -71,10 +71,11 @@ def parts_to_read(config: ModelConfig, shard: Shard) -> dict[str, Part]:
 
     Raises ModelError, naming it, for a weight that cannot be split as it is stored.
     """
-    storages = linear_storages(config)
+    storages, held = linear_storages(config), _held_experts(config, shard)
     parts: dict[str, Part] = {}
     for name, shape in plain_tensors(config):
-        if not _is_held(name, config, shard):
+        routed = ROUTED.match(name)
+        if held is not None and routed and (int(routed[1]), int(routed[2])) not in held:
             continue
         linear = name.removesuffix(".weight")
         storage = storages.get(linear, Storage.PLAIN)
@@ -103,12 +104,12 @@ def vocabulary_part(vocab_size: int, ranks: Ranks) -> slice:
     return slice(min(ranks.rank * share, vocab_size), min((ranks.rank + 1) * share, vocab_size))
 
 
-def _is_held(name: str, config: ModelConfig, shard: Shard) -> bool:
-    routed = ROUTED.match(name)
-    if routed is None or shard.placement is None:
-        return True
-    moe_layer = int(routed[1]) - config.num_dense_layers
-    return int(routed[2]) in shard.placement.on_rank(shard.ranks.rank)[moe_layer]
+def _held_experts(config: ModelConfig, shard: Shard) -> set[tuple[int, int]] | None:
+    """(layer, expert) of what the rank holds; None: all."""
+    if shard.placement is None:
+        return None
+    rows = shard.placement.on_rank(shard.ranks.rank).tolist()
+    return {(config.num_dense_layers + i, expert) for i, row in enumerate(rows) for expert in row}
 
 
 def _part_of(linear: str, shape: Shape, storage: Storage, ranks: Ranks) -> Part:

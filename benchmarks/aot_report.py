@@ -1,6 +1,7 @@
 """Compiles every kernel at the shapes of Kimi K2.5 and DeepSeek-V3 for GPUs that need not be there.
 
-    python -m benchmarks.aot_report [--arch 90] [--arch 100] [--few] [--kernel NAME] [--compare] [--save] [--json]
+    python -m benchmarks.aot_report [--arch 90] [--arch 100] [--few] [--kernel NAME] [--compare] [--save]
+                                    [--json]
 
 Prints what each launch takes of its chip, and ends non-zero on a spill, on shared or tensor memory beyond the
 chip's, and on a product without the chip's own matrix instructions. With --json the last line is the list.

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
+from zlib import crc32
 
 import torch
 from safetensors import safe_open
@@ -28,10 +29,15 @@ class RandomFile:
     device: torch.device
 
     def get_tensor(self, name: str) -> Tensor:
-        """Draws a tensor of the name's shape."""
+        """Draws a tensor of the name's shape; every rank of a group draws the same."""
         shape, dtype = self.tensors[name].shape, self.tensors[name].dtype
+        source = None
+        if self.device.type != "meta":
+            source = torch.Generator(self.device).manual_seed(crc32(name.encode()))
         if name.endswith("weight_packed"):
-            return torch.randint(-(2**31), 2**31, shape, device=self.device, dtype=torch.int32)
+            return torch.randint(
+                -(2**31), 2**31, shape, generator=source, device=self.device, dtype=torch.int32
+            )
         if name.endswith("weight_scale"):
             width = shape[1] * INT4_GROUP
             return torch.full(shape, width**-0.5 / INT4_DEVIATION, device=self.device, dtype=torch.bfloat16)
@@ -44,7 +50,7 @@ class RandomFile:
             return torch.zeros(shape, device=self.device)
         if len(shape) == 1:
             return torch.ones(shape, device=self.device)
-        values = torch.randn(shape, device=self.device, dtype=torch.bfloat16)
+        values = torch.randn(shape, generator=source, device=self.device, dtype=torch.bfloat16)
         if dtype == "F8_E4M3":
             return values.to(torch.float8_e4m3fn)
         return values * (1.0 if "embed" in name else shape[1] ** -0.5)

@@ -31,7 +31,7 @@ from outrider.model.transfer import to_device
 
 logger = logging.getLogger(__name__)
 
-MAX_NUM_LOADERS = 8
+MAX_NUM_LOADERS = {"cpu": 8, "cuda": 2}
 """Layers that are read and packed at a time: more need more memory for what is read and not yet packed."""
 
 
@@ -239,7 +239,7 @@ def load_layers(config: ModelConfig, reader: Reader, kernels: Kernels, shard: Sh
             torch.cuda.set_device(current)
 
     load = partial(load_layer, config, reader, kernels, shard)
-    num_loaders = min(MAX_NUM_LOADERS, num_threads, config.num_layers)
+    num_loaders = min(MAX_NUM_LOADERS.get(device.type, 1), num_threads, config.num_layers)
     with ThreadPoolExecutor(num_loaders, "load", prepare) as pool:
         return list(pool.map(load, range(config.num_layers)))
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from benchmarks import gpu_check, results, tile_search
+from benchmarks.gpu import ranks
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.finding import Finding, table
 from tests.interpreter_bf16 import repair
@@ -60,8 +62,22 @@ def test_without_a_gpu_a_program_ends_with_a_line_about_it(
     assert ended.value.code == "there is no GPU that torch can use"
 
 
-def test_all_parts_together_end_within_eight_minutes() -> None:
-    assert sum(gpu_check.PARTS.values()) < 480
+def test_all_parts_for_one_gpu_together_end_within_eight_minutes() -> None:
+    assert sum(seconds for part, seconds in gpu_check.PARTS.items() if part != "ranks") < 480
+
+
+def test_two_ranks_have_equal_bits_with_buckets_and_without(bench: Bench) -> None:
+    findings = list(ranks.of_group(2, is_tiny=True))
+    judged = [finding for finding in findings if finding.target]
+    assert [finding.name for finding in judged if not finding.is_reached] == []
+    assert len(judged) == 3
+    assert any(finding.name == "2 ranks: 2 rows: step of 2 layers" for finding in findings)
+
+
+def test_ranks_are_left_out_where_there_is_one_gpu(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    (found,) = ranks.measure(replace(bench, is_tiny=False))
+    assert found.name.startswith("left out")
 
 
 @pytest.mark.parametrize("line", ["a warning", '{"part": "ca', '{"part": "card"}', "5", ""])

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -81,14 +81,12 @@ class Pairs:
 
     def until(self, condition: Callable[[list[pb.SchedulerStats]], bool], gateway: int = 0) -> None:
         """Returns when what a gateway knows of the pairs is as `condition` wants it."""
-        with Client(self.gateways[gateway].address) as client:
-            while True:
-                try:
-                    if condition(client.stats()):
-                        return
-                except Unavailable:
-                    pass
-                time.sleep(0.05)
+        while True:
+            # A client of its own each time: a channel that has failed connects but every few seconds.
+            with suppress(Unavailable), Client(self.gateways[gateway].address) as client:
+                if condition(client.stats()):
+                    return
+            time.sleep(0.05)
 
     def until_all_take_requests(self) -> None:
         """Returns when each gateway can send requests to each pair."""

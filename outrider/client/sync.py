@@ -12,7 +12,7 @@ from outrider.client.channel import CHANNEL_OPTIONS, DEFAULT_TARGET, ClientTls, 
 from outrider.client.gateways import Gateways
 from outrider.client.question import Messages, Options, Tools, chat_request, generate_request
 from outrider.client.status import error_of
-from outrider.client.transcript import Transcript
+from outrider.client.transcript import FIRST_PAUSE_SECONDS, Transcript
 from outrider.v1 import gateway_pb2 as pb
 from outrider.v1.gateway_pb2_grpc import GatewayServiceStub
 
@@ -124,7 +124,11 @@ class Client:
                 return ask(request, timeout=timeout, metadata=self._metadata)
             except grpc.RpcError as error:
                 failure = error_of(error)
-                if failure.code is not grpc.StatusCode.UNAVAILABLE or not num_left:
+                if failure.code is not grpc.StatusCode.UNAVAILABLE:
+                    raise failure from None
+                # So that the next question finds a gateway that is back.
+                _pause(FIRST_PAUSE_SECONDS, gateway.channel)
+                if not num_left:
                     raise failure from None
                 self._gateways.leave(gateway)
         raise AssertionError("there is a gateway")

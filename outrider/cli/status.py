@@ -39,7 +39,8 @@ def _figures(scheduler: pb.SchedulerStats) -> dict[str, str]:
     figures = {"scheduler": scheduler.address, "state": _state(scheduler)}
     plain = _plain(scheduler)
     names = ("model", "numerics_id", "num_requests", "num_known_blocks")
-    values = {name: plain[name] for name in names} | plain["load"]
+    values = {name: plain[name] for name in names}
+    values |= {field.name: plain["load"][field.name] for field in scheduler.load.DESCRIPTOR.fields}
     return figures | {
         name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in values.items()
     }

@@ -9,6 +9,7 @@ from benchmarks import results, simulated_placement
 from benchmarks.sections import markdown
 
 PATH = results.ROOT / "docs" / "placement.md"
+GIGABYTES = ("eplb_gigabytes", "moved_gigabytes")
 
 HEAD = """# Placement of experts
 
@@ -16,7 +17,7 @@ A layer is done when its busiest rank is. *Imbalance* is the load of each layer'
 mean rank, over all layers: 1 is best. The load of a rank is how many kept tokens chose its experts, copies
 sharing equally.
 
-Measured by `{command}`, {day}, on {machine}.
+Measured by `python -m benchmarks.placement`, {day}, on {machine}.
 """
 
 SIMULATED = """
@@ -30,7 +31,7 @@ they are; placements are made of loads as they were counted until then (the wind
 
 - *balanced*: experts in order, as a group begins;
 - *EPLB once*: placed anew after the first minute, then left;
-- *EPLB every minute*: placed anew each minute, which reads nearly all experts again (GB, all ranks together);
+- *EPLB every minute*: placed anew each minute, which reads most experts again (GB, all ranks together);
 - *moves*: as a group does it while it serves, {budget} MB of one rank at a time, only for a gain.
 
 {table}
@@ -51,7 +52,7 @@ def write(directory: Path = results.DIRECTORY, output: Path = PATH) -> None:
     """Writes the page of the results in a directory."""
     found = results.load("placement", directory)
     if found is not None:
-        head = HEAD.format(command=found.command, day=found.day, machine=found.machine)
+        head = HEAD.format(day=found.day, machine=found.machine)
         output.write_text(head + _simulated(found.rows) + _measured(found.rows))
 
 
@@ -65,7 +66,7 @@ def _simulated(rows: Sequence[Mapping[str, Any]]) -> str:
         "eplb_every_minute": "EPLB every minute", "eplb_gigabytes": "GB read", "moves": "moves",
         "moved_gigabytes": "GB read ", "num_rounds": "rounds",
     }  # fmt: skip
-    found = _of("simulated", rows)
+    found = [dict(row) for row in _of("simulated", rows)]
     if not found:
         return ""
     return SIMULATED.format(
@@ -77,7 +78,7 @@ def _simulated(rows: Sequence[Mapping[str, Any]]) -> str:
         minutes=simulated_placement.NUM_MINUTES,
         half_life=math.log(0.5) / math.log(simulated_placement.MEMORY),
         budget=simulated_placement.BUDGET >> 20,
-        table=markdown(found, columns),
+        table=markdown([row | {name: round(row[name]) for name in GIGABYTES} for row in found], columns),
     )
 
 

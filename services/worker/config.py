@@ -84,7 +84,7 @@ class Config:
     # entries none are. Rows that fill a step up to the next number cost time: the small ones are all there.
     graph_num_sequences: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
     graph_num_rows: tuple[int, ...] = (*range(1, 17), 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-    # A step that runs for longer is stuck: health under the name `liveness` fails, so that it is restarted.
+    # A step that runs for longer is stuck: the process ends, and all ranks with it.
     step_seconds: float = 300
     group: GroupConfig = field(default_factory=GroupConfig)
     # Where the loads of experts are kept, so that a group that is restarted begins well placed. They are

@@ -1,7 +1,9 @@
 """Which device computes, and with which kernels: decided before anything is loaded."""
 
 import os
+import platform
 from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 
@@ -55,6 +57,20 @@ def choose_backend(name: str, device: torch.device) -> str:
     if backend == "triton":
         _check_triton(device)
     return backend
+
+
+def device_name(device: torch.device, num_ranks: int) -> str:
+    """Returns what decides the speed of a step, as far as a name can say it."""
+    return _one_device(device) + (f", {num_ranks} ranks" if num_ranks > 1 else "")
+
+
+def _one_device(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{device.type} {models[0] if models else platform.machine()} x{torch.get_num_threads()}"
 
 
 def check_block_size(block_size: int, backend: str) -> None:

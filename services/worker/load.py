@@ -1,6 +1,5 @@
 """Loading the model: everything that can be wrong with it is found before the worker serves."""
 
-import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from outrider.model.sampling import GrammarCompiler
 from outrider.model.transformer import Transformer
 from outrider.rpc.config import ConfigError
 from services.worker.config import Config
-from services.worker.device import check_block_size, choose_backend, choose_device
+from services.worker.device import check_block_size, choose_backend, choose_device, device_name
 from services.worker.features import FeatureTap
 from services.worker.group.leader import Leader
 from services.worker.group.meeting import Group, Join
@@ -226,23 +225,9 @@ def _facts(config: Config, model: Transformer, *, feature_size: int) -> GroupFac
         num_experts_per_token=shape.moe.num_experts_per_token if shape.moe else 0,
         num_moe_layers=shape.num_layers - shape.num_dense_layers if shape.moe else 0,
         feature_size=feature_size,
-        device=_device_name(model.device, config.group.num_ranks),
+        device=device_name(model.device, config.group.num_ranks),
         num_ranks=config.group.num_ranks,
     )
-
-
-def _device_name(device: torch.device, num_ranks: int) -> str:
-    """Returns what decides the speed of a step, as far as a name can say it."""
-    return _one_device(device) + (f", {num_ranks} ranks" if num_ranks > 1 else "")
-
-
-def _one_device(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{device.type} {models[0] if models else platform.machine()} x{torch.get_num_threads()}"
 
 
 def _grammar_compiler(directory: Path, vocab_size: int) -> GrammarCompiler | None:

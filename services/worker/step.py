@@ -1,15 +1,13 @@
 """One step: a batch becomes rows, one forward pass, and tokens chosen. Runs in the step thread alone."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from outrider.model.batch import ForwardBatch, ForwardResult, Span, Tap
+from outrider.model.batch import ForwardBatch, ForwardResult
 from outrider.model.distributed_ranks import Traffic
 from outrider.model.sampling import (
     Chain,
@@ -17,7 +15,6 @@ from outrider.model.sampling import (
     GrammarState,
     NoToken,
     Output,
-    SamplingState,
     choose,
     outputs,
 )
@@ -35,6 +32,7 @@ from services.worker.messages import (
     SequenceFeatures,
     SequenceStep,
 )
+from services.worker.parts import Part, forward_batch, kept_rows
 from services.worker.rebalance import Rebalancer
 from services.worker.sequence import Sequence, start_sequence
 
@@ -47,28 +45,6 @@ class Runner(Protocol):
     def forward(self, batch: ForwardBatch) -> ForwardResult:
         """Computes a batch; what it gives is good until the next one."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A sequence that runs in this step."""
-
-    step: SequenceStep
-    sequence: Sequence
-    state: SamplingState
-
-    @property
-    def chooses(self) -> bool:
-        """Whether the step computes the last known token, so that tokens are chosen."""
-        return self.step.num_computed_tokens + self.step.num_new_tokens == self.state.num_tokens
-
-    def num_kept_tokens(self, outcomes: Mapping[int, Output | OutriderError]) -> int:
-        """How many tokens are right and in its blocks after the step; a sequence that failed keeps none."""
-        outcome = outcomes.get(self.step.sequence_id)
-        if isinstance(outcome, OutriderError):
-            return 0
-        num_accepted = 0 if outcome is None else outcome.num_accepted_tokens
-        return self.step.num_computed_tokens + self.step.num_new_tokens + num_accepted
 
 
 class Stepper:
@@ -138,7 +114,7 @@ class Stepper:
         for step in batch.steps:
             sequence = self._take_up(step)
             if sequence.state is not None:
-                parts.append(_Part(step, sequence, sequence.state))
+                parts.append(Part(step, sequence, sequence.state))
             elif sequence.failure is not None:
                 outcomes[step.sequence_id] = sequence.failure
         choosing = [part for part in parts if part.chooses]
@@ -147,8 +123,8 @@ class Stepper:
     def _compute(
         self,
         step_id: int,
-        parts: list[_Part],
-        choosing: list[_Part],
+        parts: list[Part],
+        choosing: list[Part],
         outcomes: dict[int, Output | OutriderError],
     ) -> BatchOutput:
         began = perf_counter()
@@ -183,7 +159,7 @@ class Stepper:
         )
 
     def _read_features(
-        self, parts: list[_Part], outcomes: dict[int, Output | OutriderError], tapped: torch.Tensor | None
+        self, parts: list[Part], outcomes: dict[int, Output | OutriderError], tapped: torch.Tensor | None
     ) -> list[SequenceFeatures]:
         if self._tap is None or tapped is None:
             return []
@@ -207,53 +183,6 @@ class Stepper:
             sequence = self.sequences.pop(sequence_id, None)
             if sequence is not None:
                 sequence.end()
-
-
-def kept_rows(parts: list[_Part], outcomes: Mapping[int, Output | OutriderError]) -> NDArray[np.int64]:
-    """The rows of a step whose tokens are right: not those of drafts that were rejected."""
-    rows: list[int] = []
-    first = 0
-    for part in parts:
-        num_kept = part.num_kept_tokens(outcomes) - part.step.num_computed_tokens
-        rows += range(first, first + num_kept)
-        first += part.step.num_rows
-    return np.array(rows, dtype=np.int64)
-
-
-def forward_batch(parts: list[_Part], block_size: int, tap: Tap | None) -> ForwardBatch:
-    """Lays the rows of all sequences one after another."""
-    token_ids: list[int] = []
-    positions: list[int] = []
-    slots: list[int] = []
-    spans: list[Span] = []
-    logit_rows: list[int] = []
-    for part in parts:
-        step, blocks = part.step, part.sequence.block_ids
-        first, start = len(token_ids), step.num_computed_tokens
-        token_ids += part.state.token_ids[start : start + step.num_new_tokens].tolist()
-        token_ids += step.draft_token_ids
-        rows = range(start, step.num_context)
-        positions += rows
-        slots += [blocks[row // block_size] * block_size + row % block_size for row in rows]
-        num_blocks = -(-step.num_context // block_size)
-        spans.append(
-            Span(
-                first_row=first,
-                num_rows=step.num_rows,
-                num_context=step.num_context,
-                block_ids=blocks[:num_blocks],
-            )
-        )
-        if part.chooses:
-            logit_rows += range(first + step.num_new_tokens - 1, first + step.num_rows)
-    return ForwardBatch(
-        token_ids=torch.tensor(token_ids),
-        positions=torch.tensor(positions),
-        slots=torch.tensor(slots),
-        spans=tuple(spans),
-        logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
-        tap=tap,
-    )
 
 
 def _settle(sequence: Sequence, outcome: Output | NoToken) -> Output | OutriderError:

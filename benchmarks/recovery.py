@@ -55,13 +55,15 @@ class Cell:
 
     def victims(self) -> dict[str, tuple[str, ...]]:
         """Returns what dies, by name: services without the number of their pair."""
-        group = {f"rank {rank}": (f"worker.{rank}",) for rank in range(self.num_ranks)}
+        ranks = [f"worker.{rank}" for rank in range(self.num_ranks)] if self.num_ranks > 1 else []
+        group = {f"rank {rank}": (name,) for rank, name in enumerate(ranks)}
         return {
-            **(group | {"agent": ("worker",)} if self.num_ranks > 1 else {"worker": ("worker",)}),
+            **group,
+            "agent" if ranks else "worker": ("worker",),
             "scheduler": ("scheduler",),
             "gateway": ("gateway",),
             "drafter": ("drafter",),
-            "pair": ("worker", "scheduler"),
+            "pair": ("worker", *ranks, "scheduler"),
         }
 
 
@@ -109,7 +111,9 @@ class Measuring:
         places = LogPlaces(self._pid)
         struck_at = time.time()
         for process in struck:
-            os.kill(process.pid, number)
+            # A rank dies with its agent.
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, number)
         await self._until_whole(before, struck, answer)
         await asyncio.sleep(AFTER_SECONDS)
         reading.cancel()

@@ -22,7 +22,7 @@ token. Measured on the embedded tiny model with a local stack on {machine}, {day
     {command}
 
 *Killed* is SIGKILL, *stopped* is SIGSTOP for good: the process answers nobody, and the {liveness:g} s until
-it is given up count. A *pair* is a worker group, by its agent, and its scheduler at once. The answer is the
+it is given up count. A *pair* is a worker group, its agent and its scheduler at once. The answer is the
 same to the last token in every case (`tests/integration/test_chaos.py`).
 The targets are of the median on 2 ranks: {rank:g} s for a rank or its agent, {service:g} s for a scheduler or
 gateway, and {liveness:g} s more where it is stopped; without a drafter no step waits.

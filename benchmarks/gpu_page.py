@@ -51,37 +51,38 @@ be faster than the sum of its kernels' floors; it is slower by what launches and
 A group of {num_ranks} ranks, one on each GPU, exchanges by all-gather alone: each rank's part of the sum
 after attention and after a dense block, added in rank order by `add_parts`; after the routed experts their
 unsummed outputs, with the part of the shared block behind them; at the end the logits of its part of the
-vocabulary. In a CUDA graph shapes cannot depend on data, so that a rank sends rows for all pairs, whoever computes them.
-What a rank of {title} gives to each collective (`benchmarks/exchanges.py`):
+vocabulary. In a CUDA graph shapes cannot depend on data, so that a rank sends rows for all pairs, whoever
+computes them. What a rank of {title} gives to each collective (`benchmarks/exchanges.py`):
 
 {layers}
 
-The outputs of experts could travel in other forms. The times are {latency:.0f} us for each collective, which
-is an assumption, and the bytes received at {links} (data sheets of H200 and B200, one
-direction):
+The outputs of experts could travel in other forms. The times are {latency:.0f} us for each collective,
+which is an assumption, and the bytes received at {links} (data sheets of H200 and B200, one direction):
 
 {forms}
 
 `gathered` is what is there. `by columns` is an all-to-all of columns, each rank's own then added in the
-token's order and gathered: the same bits, and by these figures faster from {crossing} rows on H200. An output
-is computed on one rank alone, so that a reduce-scatter of outputs among zeros would be as exact in any order,
-but for the sign of a zero. `summed` adds what each rank has computed and gathers the sums: its bits change
-with the placement, so it is not used. A step of few rows is bound by how long a small collective takes: that, and
-what a kernel of our own over peers' memory would take, are the first things to measure.
+token's order and gathered: the same bits, and by these figures faster from {crossing} rows on H200. An
+output is computed on one rank alone, so that a reduce-scatter of outputs among zeros would be as exact in
+any order, but for the sign of a zero. `summed` adds what each rank has computed and gathers the sums: its
+bits change with the placement, so it is not used. A step of few rows is bound by how long a small
+collective takes: that, and what a kernel of our own over peers' memory would take, are the first things to
+measure.
 
 Each layer waits for the rank that wakes the most experts, if every row picks for itself (`outrider plan`):
 
 {ranks}
 
 A rank launches {num_launches:,} times in a step of {num_rows} rows, one alone {num_alone:,} times; the
-difference: {launches}. Of torch's operations {num_torch_per_layer:.0f} more a layer find
-the slots of chosen experts and put their outputs back to their tokens: a kernel for the slots, and a
-`combine` that reads gathered rows by number, would spare most of them.
+difference: {launches}. Of torch's operations {num_torch_per_layer:.0f} more a layer find the slots of
+chosen experts and put their outputs back to their tokens: a kernel for the slots, and a `combine` that
+reads gathered rows by number, would spare most of them.
 
-`python -m benchmarks.gpu_check --part ranks` is for two GPUs or more: bits of gathered parts, of graphs with
-collectives and of all ranks, and the time of collectives and steps at 1, 2, 4 and 8 ranks. It has run with
-Gloo on CPUs only. NCCL's guide, "Using NCCL with CUDA Graphs", says what must be kept: all ranks record and
-launch the same graphs in the same order, the communicator is there before, and it outlives its graphs.
+`python -m benchmarks.gpu_check --part ranks` is for two GPUs or more: bits of gathered parts, of graphs
+with collectives and of all ranks, and the time of collectives and steps at 1, 2, 4 and 8 ranks. It has run
+with Gloo on CPUs only. NCCL's guide, "Using NCCL with CUDA Graphs", says what must be kept: all ranks
+record and launch the same graphs in the same order, the communicator is there before, and it outlives its
+graphs.
 """
 
 MODEL = """

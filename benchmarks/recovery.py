@@ -3,8 +3,8 @@
     python -m benchmarks.recovery [--num-repeats 10] [--cells 2x1 2x2 1x1] [--victims NAME ...]
 
 A cell is RANKSxPAIRS of a local stack on the embedded model. One answer runs; a process of the pair that
-runs it is killed or stopped; the pause is from that moment to the end of the longest silence that follows at
-the client. Then everything is whole again before the next. `docs/recovery.md` is made of the results.
+runs it is killed or stopped; the pause is the longest silence from that moment on at the client. Then
+everything is whole again before the next. `docs/recovery.md` is made of the results.
 """
 
 import argparse
@@ -81,10 +81,10 @@ class Answer:
         raise RuntimeError("the answer ended before it was measured")
 
 
-def end_of_silence(times: Sequence[float], moment: float) -> float:
-    """Returns when the longest silence ended of those that were not over at a moment."""
-    pairs = [pair for pair in itertools.pairwise(times) if pair[1] > moment]
-    return max(pairs, key=lambda pair: pair[1] - pair[0])[1]
+def silence_from(times: Sequence[float], moment: float) -> tuple[float, float]:
+    """Returns when the longest silence from a moment on began and ended."""
+    pairs = [(max(begin, moment), end) for begin, end in itertools.pairwise(times) if end > moment]
+    return max(pairs, key=lambda pair: pair[1] - pair[0])
 
 
 def silences_before(times: Sequence[float], moment: float) -> list[float]:
@@ -119,10 +119,10 @@ class Measuring:
         reading.cancel()
         with suppress(asyncio.CancelledError):
             await reading
-        ended_at = end_of_silence(answer.times, struck_at)
+        began_at, ended_at = silence_from(answer.times, struck_at)
         usual = silences_before(answer.times, struck_at)
         return {
-            "seconds": ended_at - struck_at,
+            "seconds": ended_at - began_at,
             "usual_seconds": median(usual),
             "usual_max_seconds": max(usual),
             "milestones": milestones(places, self._pid, before, struck_at, ended_at),

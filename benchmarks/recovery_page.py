@@ -16,8 +16,8 @@ TARGET_SECONDS = {"rank": 5.0, "agent": 5.0, "worker": 5.0, "scheduler": 3.0, "g
 
 HEAD = """# Recovery
 
-What a client sees of an answer that runs when a process dies under it: the pause from the blow to the next
-token. Measured on the embedded tiny model with a local stack on {machine}, {day}, by
+What a client sees of an answer that runs when a process dies under it: the longest silence from the blow on.
+Measured on the embedded tiny model with a local stack on {machine}, {day}, by
 
     {command}
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.recovery import end_of_silence, silences_before
+from benchmarks.recovery import silence_from, silences_before
 from benchmarks.recovery_page import cells, target_of, verdict
 
 TIMES = [1.0, 1.25, 1.5, 1.75, 4.0, 4.25, 4.75]
@@ -14,9 +14,10 @@ def row(**values: Any) -> dict[str, Any]:
     return whole | seconds | {"milestones": {"model loaded": 3.0}} | values
 
 
-def test_the_pause_is_the_longest_silence_that_was_not_over_at_the_blow() -> None:
-    assert end_of_silence(TIMES, 1.6) == end_of_silence(TIMES, 2.0) == 4.0
-    assert end_of_silence(TIMES, 4.0) == 4.75
+def test_the_pause_is_the_longest_silence_from_the_blow_on() -> None:
+    assert silence_from(TIMES, 1.6) == (1.75, 4.0)
+    assert silence_from(TIMES, 2.0) == (2.0, 4.0)
+    assert silence_from(TIMES, 4.0) == (4.25, 4.75)
 
 
 def test_silences_before_the_blow_end_before_it() -> None:

@@ -54,7 +54,7 @@ def _continuation(rng: random.Random) -> dict[str, Any]:
     return {
         "prompt": shared + [rng.randrange(450) for _ in range(rng.randint(1, 60))],
         "temperature": rng.choice((0.0, 0.8, 1.5)),
-        "max_tokens": rng.randint(150, 300) if rng.random() < 0.15 else rng.randint(1, 60),
+        "max_tokens": rng.randint(120, 240) if rng.random() < 0.12 else rng.randint(1, 50),
         "ignore_eos": rng.random() < 0.8,
         **{name: value for name, value in edits.items() if rng.random() < 0.3},
     }
@@ -66,7 +66,7 @@ def _sum(rng: random.Random) -> dict[str, Any]:
     return {
         "message": f"What is {rng.randrange(1000)} + {rng.randrange(1000)}?",
         "temperature": rng.choice((0.0, 0.7)),
-        "max_tokens": rng.randint(30, 120),
+        "max_tokens": rng.randint(20, 80),
         **limit,
     }
 
@@ -80,13 +80,13 @@ def _constrained(rng: random.Random) -> dict[str, Any]:
             {"json_schema": {"enum": ["a quick brown fox", {"a": [1, 2, rng.randrange(9)]}]}},
         )
     )
-    return {"prompt": "Answer:", "temperature": 1.0, "max_tokens": 60, **grammar}
+    return {"prompt": "Answer:", "temperature": 1.0, "max_tokens": 40, **grammar}
 
 
 def _call(rng: random.Random) -> dict[str, Any]:
     """A conversation with a tool to call."""
     message = f"Use the calculator: {rng.randrange(100)} * {rng.randrange(100)}"
-    return {"message": message, "tools": [TOOL], "temperature": 0.7, "max_tokens": 100}
+    return {"message": message, "tools": [TOOL], "temperature": 0.7, "max_tokens": 60}
 
 
 def _ended(rng: random.Random) -> dict[str, Any]:

@@ -1,31 +1,29 @@
 """Torchrun's agent: starts the ranks of this machine, and starts all of them again when one has ended.
 
-It is the agent of `torch.distributed.run` with its c10d rendezvous, but in this process: ranks are forks of
-it, so that torch and gRPC are imported once, and a group that is started again need not wait for them.
+It is the agent of `torch.distributed.run`, but in this process: ranks are forks of it, so that torch and
+gRPC are imported once, and a group that is started again need not wait for them.
 """
 
 import logging
 import math
 import os
 import signal
-import sys
-import uuid
 from importlib import import_module
 
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-from torch.distributed.elastic.rendezvous import RendezvousParameters, dynamic_rendezvous
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from services.worker.config import Config, GroupConfig
 from services.worker.group.rank import GIVE_UP, run_rank
+from services.worker.group.rendezvous import LocalRendezvous
 
 MANY = 1_000_000
 MONITOR_SECONDS = 0.1
 # Beyond the time that requests in flight have.
 SHUTDOWN_SECONDS = 5
-HERE = "127.0.0.1"
 # What ranks would else import one by one, each at its start.
 PRELOADED = (
     "numpy.ma",
@@ -43,7 +41,6 @@ def run_agent(config: Config) -> int:
     """
     group = config.group
     _log_as_we_do()
-    name_events_cheaply()
     for module in PRELOADED:
         import_module(module)
     spec = WorkerSpec(
@@ -51,7 +48,7 @@ def run_agent(config: Config) -> int:
         local_world_size=group.num_ranks // group.num_nodes,
         entrypoint=run_rank,
         args=(os.getpid(),),
-        rdzv_handler=get_rendezvous_handler(_rendezvous(group)),
+        rdzv_handler=_rendezvous(group),
         max_restarts=MANY if group.num_nodes == 1 else 0,
         monitor_interval=MONITOR_SECONDS,
     )
@@ -71,15 +68,6 @@ def run_agent(config: Config) -> int:
     return 1
 
 
-def name_events_cheaply() -> None:
-    """Has torch's rendezvous name its events by the stack alone.
-
-    It reads the source of every frame for a name, and looks for it in every module: with torch imported that
-    takes most of the time from the death of a rank to the start of the next.
-    """
-    dynamic_rendezvous.get_method_name = lambda depth=2: sys._getframe(depth).f_code.co_name
-
-
 def _log_as_we_do() -> None:
     """Leaves torch's records to our own handler: its own imports a compiler to show an exception."""
     for name in ("torch", *logging.root.manager.loggerDict):
@@ -89,13 +77,14 @@ def _log_as_we_do() -> None:
             logger.propagate = True
 
 
-def _rendezvous(group: GroupConfig) -> RendezvousParameters:
-    """Where agents meet: on one machine there is nobody to meet, and any free port will do."""
+def _rendezvous(group: GroupConfig) -> RendezvousHandler:
+    """Where agents meet: on one machine there is nobody to meet."""
     if group.num_nodes == 1:
-        return RendezvousParameters("c10d", f"{HERE}:0", str(uuid.uuid4()), 1, 1, HERE)
-    return RendezvousParameters(
+        return LocalRendezvous()
+    meeting = RendezvousParameters(
         "static", group.rendezvous, "outrider", group.num_nodes, group.num_nodes, rank=group.node
     )
+    return get_rendezvous_handler(meeting)
 
 
 def _status(number: signal.Signals) -> int:

@@ -2,8 +2,9 @@
 
 import contextlib
 import os
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch
@@ -16,6 +17,7 @@ from services.worker.group.introductions import call_leader, receive_peers
 from services.worker.group.lifeline import Lifeline, OnLost
 from services.worker.group.messages import Kind, Message
 from services.worker.lost import GroupLost
+from services.worker.process import end_process
 
 # A rank waits for the next step however long it takes. That another is gone, the lifeline says.
 FOREVER = timedelta(days=365)
@@ -82,18 +84,26 @@ class Join:
     peer_seconds: float
     # Hears that the group is lost; the process is to end then.
     on_lost: OnLost
+    has_met: threading.Event = field(default_factory=threading.Event)
 
     def __call__(self, device: torch.device) -> Group:
         """Waits for the other ranks. Raises what the network raises if one does not come."""
         seat = self.seat
         if seat.rank == 0:
-            peers = receive_peers(seat.store, seat.num_ranks, seat.host)
+            listen_on = seat.host if seat.is_on_one_machine else ""
+            peers = receive_peers(seat.store, seat.num_ranks, seat.host, listen_on=listen_on)
         else:
             peers = [call_leader(seat.store, seat.rank)]
         lifeline = Lifeline(peers, limit_seconds=self.peer_seconds, on_lost=self.on_lost)
         lifeline.start()
         steps, layers = _process_groups(seat, device)
+        self.has_met.set()
         return Group(exchange=Exchange(layers), channel=Channel(steps), lifeline=lifeline, store=seat.store)
+
+    def stop(self) -> None:
+        """Ends the process if it still waits for the others: nothing else gets a thread out of that."""
+        if not self.has_met.is_set():
+            end_process(1)
 
 
 def _process_groups(seat: Seat, device: torch.device) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:

@@ -1,17 +1,19 @@
-"""What the agent changes of torch's own."""
+"""The agent of one machine is reached from there alone."""
 
-from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+import socket
 
-from services.worker.group.agent import name_events_cheaply
+import pytest
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+from services.worker.group.rendezvous import LocalRendezvous
 
 
-def record() -> str:
-    return dynamic_rendezvous.get_method_name()
-
-
-def test_events_of_the_rendezvous_have_the_names_that_torch_gives_them(monkeypatch) -> None:
-    monkeypatch.setattr(dynamic_rendezvous, "get_method_name", torchs := dynamic_rendezvous.get_method_name)
-    named_by_torch = record()
-    name_events_cheaply()
-    assert dynamic_rendezvous.get_method_name is not torchs
-    assert record() == named_by_torch == "test_events_of_the_rendezvous_have_the_names_that_torch_gives_them"
+def test_the_store_of_one_machine_listens_on_the_loopback_address_alone():
+    meeting = LocalRendezvous().next_rendezvous()
+    found = meeting.bootstrap_store_info
+    assert found is not None
+    TCPStore(found.master_addr, found.master_port, is_master=False).set("a", "b")
+    assert meeting.store.get("a") == b"b"
+    # Any interface has this address too.
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", found.master_port))

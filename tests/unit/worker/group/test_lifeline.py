@@ -1,5 +1,6 @@
 """A lifeline says when the other end has ended or is stopped, and at no other time."""
 
+import json
 import queue
 import signal
 import socket
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
-from services.worker.group.introductions import call_leader, receive_peers
+from services.worker.group.introductions import KEY, call_leader, receive_peers
 from services.worker.group.lifeline import ENDING, SERVING, Identity, Lifeline, Peer
 
 # Short of it nothing is judged; a test waits a few times as long.
@@ -100,16 +101,50 @@ def test_beats_say_whether_their_sender_loads_serves_or_ends():
             pass
 
 
-def test_ranks_find_rank_0_by_the_store_and_it_takes_no_stranger_for_one():
+@contextmanager
+def receiving(num_ranks):
+    """Has rank 0 wait for the others, and gives the store, what it finds, and how to wait for that."""
     store, found = HashStore(), []
-    leading = threading.Thread(target=lambda: found.extend(receive_peers(store, 3, "127.0.0.1")))
+    here = "127.0.0.1"
+    leading = threading.Thread(
+        target=lambda: found.extend(receive_peers(store, num_ranks, here, listen_on=here)), daemon=True
+    )
     leading.start()
-    first = call_leader(store, 1)
-    stranger = socket.create_connection(first.connection.getpeername())
-    stranger.sendall(b'{"word": "guessed", "rank": 2, "pid": 1, "machine": "m"}\n')
-    second = call_leader(store, 2)
-    leading.join(PATIENCE_SECONDS)
-    assert [peer.identity for peer in found] == [Identity.own(1), Identity.own(2)]
-    assert first.identity == second.identity == Identity.own(0)
-    for connection in (stranger, *(peer.connection for peer in (first, second, *found))):
-        connection.close()
+    yield store, found, lambda: leading.join(PATIENCE_SECONDS)
+    for peer in found:
+        peer.connection.close()
+
+
+def test_ranks_find_rank_0_by_the_store_and_it_takes_no_stranger_for_one():
+    with receiving(3) as (store, found, wait):
+        first = call_leader(store, 1)
+        stranger = socket.create_connection(first.connection.getpeername())
+        stranger.sendall(b'{"word": "guessed", "rank": 2, "pid": 1, "machine": "m"}\n')
+        second = call_leader(store, 2)
+        wait()
+        assert [peer.identity for peer in found] == [Identity.own(1), Identity.own(2)]
+        assert first.identity == second.identity == Identity.own(0)
+        for connection in (stranger, first.connection, second.connection):
+            connection.close()
+
+
+def test_a_stranger_who_says_nothing_holds_up_no_rank_and_none_is_taken_twice():
+    with receiving(3) as (store, found, wait):
+        first = call_leader(store, 1)
+        silent = [socket.create_connection(first.connection.getpeername()) for _ in range(8)]
+        again = call_leader(store, 1)
+        second = call_leader(store, 2)
+        wait()
+        assert [peer.identity.rank for peer in found] == [1, 2]
+        for connection in (*silent, first.connection, again.connection, second.connection):
+            connection.close()
+
+
+def test_on_one_machine_rank_0_listens_on_the_loopback_address_alone():
+    with receiving(2) as (store, _, wait):
+        port = json.loads(store.get(KEY))["port"]
+        # Any interface has this address too.
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port))
+        call_leader(store, 1).connection.close()
+        wait()

@@ -89,9 +89,12 @@ async def serve(config: Config | None = None, seat: Seat | None = None) -> None:
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.grpc)
         await server.start()
         stopped = asyncio.Event()
-        tasks.create_task(load_and_serve(config, server, servicer, thread, stopped, seat))
+        join = _join_of(config, seat, servicer) if seat is not None else None
+        tasks.create_task(load_and_serve(config, server, servicer, thread, stopped, join))
         await server.wait_for_shutdown()
         stopped.set()
+        if join is not None:
+            join.stop()
         if servicer.lost is not None:
             await asyncio.sleep(ANSWER_SECONDS)
             raise servicer.lost
@@ -105,14 +108,10 @@ async def load_and_serve(
     servicer: WorkerServicer,
     thread: Executor,
     stopped: asyncio.Event,
-    seat: Seat | None = None,
+    join: Join | None = None,
 ) -> None:
     """Loads the model in the step thread, then lets the service answer; gives up once `stopped` is set."""
     loop = asyncio.get_running_loop()
-    join = None
-    if seat is not None:
-        on_lost = partial(_end, loop, servicer)
-        join = Join(seat=seat, peer_seconds=config.group.peer_seconds, on_lost=on_lost)
     with contextlib.suppress(LoadingStopped):
         stepper = await loop.run_in_executor(thread, load, config, stopped.is_set, join)
         servicer.sessions = Sessions(
@@ -123,6 +122,11 @@ async def load_and_serve(
             on_lost=server.begin_shutdown,
         )
         server.set_serving(True)
+
+
+def _join_of(config: Config, seat: Seat, servicer: WorkerServicer) -> Join:
+    on_lost = partial(_end, asyncio.get_running_loop(), servicer)
+    return Join(seat=seat, peer_seconds=config.group.peer_seconds, on_lost=on_lost)
 
 
 def _end(loop: asyncio.AbstractEventLoop, servicer: WorkerServicer, reason: str) -> None:

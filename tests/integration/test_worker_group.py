@@ -185,6 +185,15 @@ async def test_a_rank_lost_in_a_step_is_unavailable_and_a_new_group_gives_the_sa
         assert await tokens_and_logprobs(stream, [new_sequence(2)], 9) == before
 
 
+async def test_a_rank_that_is_told_to_stop_alone_ends_and_a_new_group_serves(group):
+    async with connect(group.address) as channel:
+        await until_serving(channel)
+        ranks = group.ranks()
+        group.send(signal.SIGTERM, 1)
+        await asyncio.to_thread(wait_until_ended, ranks.values())
+        await until_serving(channel)
+
+
 async def test_a_repeated_step_gets_the_stored_answer(group):
     async with connect(group.address) as channel:
         await until_serving(channel)

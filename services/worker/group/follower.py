@@ -39,8 +39,12 @@ async def serve_follower(config: Config, seat: Seat) -> None:
             following.add_done_callback(lambda _: server.begin_shutdown())
             await server.wait_for_shutdown()
             stopped.set()
-            async with asyncio.timeout(config.listen.drain_seconds + PATIENCE_SECONDS):
-                await following
+            if not following.done():
+                join.stop()
+            await asyncio.wait([following], timeout=config.listen.drain_seconds + PATIENCE_SECONDS)
+            if not following.done():
+                _end("told to stop, and rank 0 does not end the group")
+            await following
 
 
 def _follow(config: Config, is_stopped: IsStopped, join: Join, on_loaded: Callable[[], None]) -> None:

@@ -25,7 +25,7 @@ from tests.chaos.streams import Question, ask, check, questions
 from tests.stack import RunningStack, running_stack
 
 SEED = int(os.environ.get("OUTRIDER_CHAOS_SEED", "1"))
-SECONDS = float(os.environ.get("OUTRIDER_CHAOS_SECONDS", "65"))
+SECONDS = float(os.environ.get("OUTRIDER_CHAOS_SECONDS", "45"))
 NUM_PAIRS = int(os.environ.get("OUTRIDER_CHAOS_PAIRS", "2"))
 NUM_RANKS = int(os.environ.get("OUTRIDER_CHAOS_RANKS", "2"))
 # Experts move between the ranks all the time.

@@ -77,14 +77,12 @@ def test_both_pairs_give_the_answer_of_either(groups: RunningStack, client: Clie
 @pytest.mark.parametrize(
     ("number", "victim"),
     [
-        (signal.SIGKILL, "worker{}.0"),
         (signal.SIGKILL, "worker{}.1"),
         # Torchrun's agent.
         (signal.SIGKILL, "worker{}"),
         (signal.SIGKILL, "scheduler{}"),
         (signal.SIGKILL, "gateway"),
         (signal.SIGSTOP, "worker{}.0"),
-        (signal.SIGSTOP, "worker{}.1"),
         (signal.SIGSTOP, "scheduler{}"),
         (signal.SIGSTOP, "gateway"),
     ],

@@ -61,7 +61,7 @@ def experts(x: Tensor, choice: Choice, weights: tuple[list[StoredWeight], list[S
 REFERENCE = vars(torch_kernels) | {
     "pack_linear": lambda weight: weight,
     "linear": product,
-    "pack_experts": lambda gate_up, down: (gate_up, down),
+    "pack_experts": lambda gate_up, down, num_slots: (gate_up, down),
     "experts": experts,
 }
 

@@ -13,7 +13,7 @@ def _main() -> NoReturn:
         # torchrun was called by somebody else, with us as its program.
         from services.worker.group.rank import run_rank
 
-        run_rank(os.getppid())
+        run_rank(os.getppid(), hears_us=False)
     config = Config.from_env()
     if config.group.num_ranks == 1:
         from services.worker.service import serve

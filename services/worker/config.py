@@ -12,6 +12,9 @@ from outrider.rpc.server import Listen
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 # More than any machine has processors.
 MAX_NUM_THREADS = 4096
+# Between the ports of one rank and the next.
+PORT_STEP = 10
+MAX_PORT = 65535
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +110,15 @@ class Config:
             raise ValueError(
                 f"{_variable('num_threads')} must be at most {MAX_NUM_THREADS}, is {self.num_threads}"
             )
+        last_rank = self.group.num_ranks - 1
+        for name in ("grpc_port", "http_port"):
+            # Any free port is one for all of them.
+            port = getattr(self.listen, name)
+            if port and port + PORT_STEP * last_rank > MAX_PORT:
+                raise ValueError(
+                    f"{_variable(name)} is {port}: rank {last_rank} would listen on"
+                    f" {port + PORT_STEP * last_rank}"
+                )
         for name in ("graph_num_sequences", "graph_num_rows"):
             if any(value < 1 for value in getattr(self, name)):
                 raise ValueError(f"each of {_variable(name)} must be at least 1")

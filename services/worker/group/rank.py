@@ -11,7 +11,7 @@ from typing import NoReturn
 from outrider.rpc.main import find_config_error
 from outrider.rpc.parent import die_with_parent
 from outrider.rpc.server import Listen
-from services.worker.config import Config
+from services.worker.config import PORT_STEP, Config
 from services.worker.group.follower import serve_follower
 from services.worker.group.meeting import Seat
 from services.worker.process import end_process, run_worker
@@ -22,19 +22,20 @@ GIVE_UP = signal.SIGUSR1
 CONFIG_ERROR = 2
 # What an agent may take to do so.
 UNTIL_ENDED_SECONDS = 30
-# Between the ports of one rank and the next.
-PORT_STEP = 10
 
 
-def run_rank(agent: int) -> NoReturn:
-    """Serves as the rank that the environment names, and dies with the agent."""
+def run_rank(agent: int, *, hears_us: bool = True) -> NoReturn:
+    """Serves as the rank that the environment names, and dies with the agent.
+
+    `hears_us` says whether it is our own, which a wrong setting ends.
+    """
     die_with_parent(agent)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, GIVE_UP):
         # A rank that is forked has the agent's handlers.
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     status = run_worker(_serve)
-    if status == CONFIG_ERROR:
+    if status == CONFIG_ERROR and hears_us:
         os.kill(agent, GIVE_UP)
         time.sleep(UNTIL_ENDED_SECONDS)
     end_process(status)

@@ -35,6 +35,13 @@ def test_a_bad_value_is_named(name, value, message):
         config(MODEL_DIR="models/tiny", **{name: value})
 
 
+def test_ranks_whose_ports_are_beyond_the_last_are_refused():
+    with pytest.raises(ConfigError, match="OUTRIDER_WORKER_HTTP_PORT is 65530: rank 1 would listen on 65540"):
+        config(MODEL_DIR="models/tiny", NUM_RANKS="2", HTTP_PORT="65530")
+    assert config(MODEL_DIR="models/tiny", NUM_RANKS="2", HTTP_PORT="65525").group.num_ranks == 2
+    assert config(MODEL_DIR="models/tiny", NUM_RANKS="7000", HTTP_PORT="0", GRPC_PORT="0").group.num_ranks
+
+
 def test_a_directory_without_a_model_is_named(tmp_path):
     with pytest.raises(ConfigError, match=rf"OUTRIDER_WORKER_MODEL_DIR: {tmp_path}/config.json"):
         load_stepper(tmp_path)

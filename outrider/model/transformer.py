@@ -148,10 +148,11 @@ class Transformer:
         `weights` are those read for the moves that this rank owns. Graphs that were captured go on.
         """
         assert self.placement is not None
-        self.placement = self.placement.after(list(moves))
+        placement = self.placement.after(list(moves))
         for layer in {move.layer for move in moves}:
             read = {move.slot: weights[move] for move in moves if move.layer == layer and self.owns(move)}
-            self._moe_layer(layer).place(self.placement.experts[layer], read)
+            self._moe_layer(layer).place(placement.experts[layer], read)
+        self.placement = placement
 
     def _moe_layer(self, moe_layer: int) -> MoeFeedForward:
         feed_forward = self._layers[self.config.num_dense_layers + moe_layer].feed_forward

@@ -53,8 +53,11 @@ class GroupConfig:
             )
         if self.node >= self.num_nodes:
             raise ValueError(f"{_variable('node')} is {self.node}, of {self.num_nodes} nodes")
-        if self.num_nodes > 1 and not self.rendezvous:
-            raise ValueError(f"{_variable('rendezvous')} must name node 0 as HOST:PORT")
+        host, _, port = self.rendezvous.rpartition(":")
+        if self.num_nodes > 1 and not (host and port.isdecimal() and 0 < int(port) < 65536):
+            raise ValueError(
+                f"{_variable('rendezvous')} must name node 0 as HOST:PORT, is {self.rendezvous!r}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

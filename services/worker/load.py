@@ -23,6 +23,7 @@ from services.worker.device import check_block_size, choose_backend, choose_devi
 from services.worker.features import FeatureTap
 from services.worker.group.leader import Leader
 from services.worker.group.meeting import Group, Join
+from services.worker.lost import LockstepLost
 from services.worker.messages import GroupFacts
 from services.worker.placing import first_placement, new_rebalancer
 from services.worker.step import Stepper
@@ -137,7 +138,9 @@ def _enough_memory() -> Iterator[None]:
     """Has steps of a start run: kernels are compiled and memory is proven before any request."""
     try:
         yield
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, LockstepLost) as error:
+        if not isinstance(error.__cause__ or error, torch.OutOfMemoryError):
+            raise
         raise ConfigError(
             "OUTRIDER_WORKER_KV_CACHE_BYTES, _NUM_BLOCKS, _MAX_NUM_BATCHED_TOKENS or _GRAPH_NUM_ROWS:"
             " they leave no memory for a step and its CUDA graphs"
@@ -225,8 +228,8 @@ def _facts(config: Config, model: Transformer, *, feature_size: int) -> GroupFac
         num_experts_per_token=shape.moe.num_experts_per_token if shape.moe else 0,
         num_moe_layers=shape.num_layers - shape.num_dense_layers if shape.moe else 0,
         feature_size=feature_size,
-        device=device_name(model.device, config.group.num_ranks),
-        num_ranks=config.group.num_ranks,
+        device=device_name(model.device, model.ranks.num_ranks),
+        num_ranks=model.ranks.num_ranks,
     )
 
 

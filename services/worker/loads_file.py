@@ -6,8 +6,6 @@ another model, costs a warning and the balanced placement.
 
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +32,11 @@ def save_loads(path: Path, loads: Loads, num_tokens: float) -> None:
     envelope = {"format": FORMAT, "digest": _digest(body), "body": body}
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")  # mode 0600
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(envelope, file)
-        os.replace(name, path)
+        # One group writes it: what an earlier one has left half written is written over.
+        new = path.with_suffix(".new")
+        new.touch(mode=0o600)
+        new.write_text(json.dumps(envelope), encoding="utf-8")
+        new.replace(path)
     except OSError as error:
         log.warning("expert_loads_not_saved", file=str(path), reason=str(error))
 
@@ -50,7 +49,7 @@ def read_loads(path: Path, shape: tuple[int, int]) -> tuple[Loads, float] | None
         return _parse(content, shape)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         log.warning("expert_loads_unusable", file=str(path), reason=str(error)[:200])
         return None
 

@@ -39,7 +39,9 @@ exchange_seconds = Histogram(
     buckets=_EXCHANGE_BUCKETS,
 )
 num_exchanges = Counter("outrider_worker_exchanges", "Times that parts of a layer were brought together.")
-num_exchanged_bytes = Counter("outrider_worker_exchanged_bytes", "Parts of layers taken from other ranks.")
+num_exchanged_bytes = Counter(
+    "outrider_worker_exchanged_bytes", "Parts of layers taken from each other rank."
+)
 num_computed_tokens = Counter("outrider_worker_computed_tokens", "Rows computed: new tokens and drafts.")
 num_output_tokens = Counter("outrider_worker_output_tokens", "Tokens chosen and kept.")
 num_feature_bytes = Counter("outrider_worker_feature_bytes", "Hidden vectors sent for the draft head.")

@@ -65,7 +65,14 @@ class Rebalancer:
                 self._plan()
         elif self._work[0].done():
             (work, then), self._work = self._work, None
-            then(work.result())
+            try:
+                result = work.result()
+            except Exception:
+                # No step is worse for it.
+                log.exception("experts_not_moved")
+                self._wait()
+            else:
+                then(result)
 
     def end(self) -> None:
         """Keeps what was counted, and waits for nothing that is under way."""

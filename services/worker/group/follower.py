@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from outrider.model.transformer import Transformer
 from outrider.rpc.server import RpcServer
 from services.worker.config import Config
 from services.worker.group.meeting import Join, Seat
-from services.worker.group.messages import Kind
+from services.worker.group.messages import Kind, Message
 from services.worker.group.mover import Mover
 from services.worker.load import IsStopped, LoadingStopped, load_rank
 from services.worker.memory import keep_freed_memory
@@ -60,6 +61,7 @@ def _follow(config: Config, is_stopped: IsStopped, join: Join, on_loaded: Callab
     on_loaded()
     mover = Mover(rank.runner.model, rank.group.store)
     while (message := channel.receive()).kind is not Kind.END:
+        _check_placement(message, rank.runner.model)
         match message.kind:
             case Kind.PREPARE:
                 mover.prepare(message.moves)
@@ -70,6 +72,13 @@ def _follow(config: Config, is_stopped: IsStopped, join: Join, on_loaded: Callab
                 rank.runner.forward(message.batch)
     lifeline.stop()
     mover.end()
+
+
+def _check_placement(message: Message, model: Transformer) -> None:
+    """Ends the process where its experts are not where rank 0 has them: tokens would be wrong."""
+    version = model.placement.version if model.placement else 0
+    if message.placement_version != version:
+        _end(f"the placement is version {version}, and rank 0 has {message.placement_version}")
 
 
 def _end(reason: str) -> None:

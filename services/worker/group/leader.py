@@ -1,7 +1,8 @@
 """Rank 0's steps: the others are told of each before it is computed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 
 from outrider.model.batch import ForwardBatch, ForwardResult
 from outrider.model.graphs import StepRunner
@@ -36,14 +37,8 @@ class Leader:
     def forward(self, batch: ForwardBatch) -> ForwardResult:
         """Computes a batch. Raises GroupLost, or LockstepLost if it fails here while the others wait."""
         self._send(Message(kind=Kind.STEP, placement_version=self.placement_version, batch=batch))
-        try:
+        with _in_lockstep():
             return self._runner.forward(batch)
-        except GroupLost:
-            raise
-        except Exception as error:
-            if is_lost(error):
-                raise
-            raise LockstepLost("the group could not run the step") from error
 
     def prepare(self, moves: Sequence[Move]) -> "Future[list[str]]":
         """Has every rank read the weights that moves bring to it, while steps go on.
@@ -55,9 +50,13 @@ class Leader:
         return self._mover.outcome()
 
     def place(self, moves: Sequence[Move]) -> None:
-        """Has moves take effect, on every rank before the next step. Each has prepared them."""
+        """Has moves take effect, on every rank before the next step. Each has prepared them.
+
+        Raises as `forward` does: the others have placed them.
+        """
         self._tell(Kind.PLACE, moves)
-        self._mover.place(moves)
+        with _in_lockstep():
+            self._mover.place(moves)
 
     def end(self) -> None:
         """Waits for no moves that are under way."""
@@ -68,3 +67,16 @@ class Leader:
 
     def _send(self, message: Message) -> None:
         self._group.channel.send(message)
+
+
+@contextmanager
+def _in_lockstep() -> Iterator[None]:
+    """Says of an error that the other ranks do not share that the group is lost by it."""
+    try:
+        yield
+    except GroupLost:
+        raise
+    except Exception as error:
+        if is_lost(error):
+            raise
+        raise LockstepLost("the group could not run the step") from error

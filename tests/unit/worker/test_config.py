@@ -3,7 +3,7 @@
 import pytest
 
 from outrider.rpc.config import ConfigError
-from services.worker.config import Config
+from services.worker.config import Config, GroupConfig
 from tests.groups import load_stepper
 
 
@@ -68,3 +68,9 @@ def test_facts_describe_the_model(loaded, model_dir):
     assert (facts.model, facts.vocab_size, facts.max_model_len) == (model_dir.name, 97, 1024)
     assert (facts.num_experts, facts.num_experts_per_token, facts.num_moe_layers) == (8, 3, 2)
     assert facts.numerics_id
+
+
+@pytest.mark.parametrize("rendezvous", ["", "node-0", ":29500", "node-0:", "node-0:x", "node-0:65536"])
+def test_several_nodes_need_an_address_to_meet_at(rendezvous: str) -> None:
+    with pytest.raises(ValueError, match="OUTRIDER_WORKER_RENDEZVOUS must name node 0 as HOST:PORT"):
+        GroupConfig(num_ranks=2, num_nodes=2, rendezvous=rendezvous)

@@ -111,7 +111,13 @@ def _of_another_format(content: bytes) -> bytes:
     return b'{"format": "outrider expert loads 0"}'
 
 
-@pytest.mark.parametrize("damage", [_cut, _changed, _of_another_format, lambda _: b"", lambda _: b"[]"])
+def _of_no_text(content: bytes) -> bytes:
+    return json.dumps(json.loads(content) | {"body": 1}).encode()
+
+
+@pytest.mark.parametrize(
+    "damage", [_cut, _changed, _of_another_format, _of_no_text, lambda _: b"", lambda _: b"[]"]
+)
 def test_a_file_that_cannot_be_used_is_as_none(tmp_path: Path, damage) -> None:
     path = tmp_path / "loads.json"
     save_loads(path, np.arange(16.0).reshape(SHAPE), 40)
@@ -124,6 +130,14 @@ def test_loads_of_another_shape_are_as_none(tmp_path: Path) -> None:
     save_loads(path, np.ones((1, 8)), 40)
     assert read_loads(path, SHAPE) is None
     assert read_loads(tmp_path / "missing.json", SHAPE) is None
+
+
+def test_what_was_left_half_written_is_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "loads.json"
+    path.with_suffix(".new").write_text("half")
+    save_loads(path, np.ones(SHAPE), 40)
+    assert read_loads(path, SHAPE) is not None
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_directory_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ class AsyncStream:
 
     def cancel(self) -> None:
         """Ends the request; what it computed is dropped."""
+        self._transcript.cancel()
         self._call.cancel()
 
     async def __aenter__(self) -> Self:

@@ -63,6 +63,7 @@ class Stream:
 
     def cancel(self) -> None:
         """Ends the request; what it computed is dropped."""
+        self._transcript.cancel()
         self._call.cancel()
 
     def __enter__(self) -> Self:

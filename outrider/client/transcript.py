@@ -7,7 +7,7 @@ import grpc
 
 from outrider.client.answer import Answer, Delta, gather
 from outrider.client.status import error_of
-from outrider.rpc.errors import FailedPrecondition, Internal
+from outrider.rpc.errors import Cancelled, DeadlineExceeded, FailedPrecondition, Internal
 from outrider.v1 import gateway_pb2 as pb
 
 FIRST_PAUSE_SECONDS = 0.1
@@ -32,12 +32,15 @@ class Transcript:
         self._deltas: list[Delta] = []
         self._num_tokens = 0
         self._num_attempts = 0
+        self._is_cancelled = False
         self._first_attempt = 0.0
         self.started: pb.Started | None = None
         self.finished: pb.Finished | None = None
 
     def request(self) -> pb.GenerateRequest | pb.ChatRequest:
-        """Returns the request for what is missing."""
+        """Returns the request for what is missing; raises Cancelled if nobody wants it any more."""
+        if self._is_cancelled:
+            raise Cancelled("the request was cancelled")
         request = type(self._question)()
         request.CopyFrom(self._question)  # type: ignore[arg-type]
         if self.started is not None:
@@ -49,6 +52,10 @@ class Transcript:
             resume.seed, resume.request_id = self.started.seed, self.started.request_id
             resume.numerics_id = self.started.numerics_id
         return request
+
+    def cancel(self) -> None:
+        """Has nothing more asked, also where a client pauses before it asks again."""
+        self._is_cancelled = True
 
     def time_left(self) -> float | None:
         """Returns the seconds until the deadline."""
@@ -93,6 +100,8 @@ class Transcript:
             raise failure from None
         pause = min(FIRST_PAUSE_SECONDS * 2 ** (self._num_attempts - 1), LONGEST_PAUSE_SECONDS)
         left = self.time_left()
+        if left == 0:
+            raise DeadlineExceeded(f"the deadline has passed; the last attempt failed: {failure}") from None
         return pause * random.uniform(0.8, 1.0) if left is None else min(pause, left)
 
     def answer(self) -> Answer:

@@ -163,12 +163,14 @@ class Schedulers:
 
     def _lost(self, client: SchedulerClient, lost: list[Sequence]) -> None:
         for sequence in lost:
+            # What it waited before it was placed here is no part of this wait.
+            sequence.stalled_since = None
+            sequence.was_accepted = True
             self._move(sequence)
         self._notify()
 
     def _move(self, sequence: Sequence) -> None:
         """Runs a sequence elsewhere, or at the same scheduler anew."""
-        sequence.was_accepted = True
         sequence.stall()
         self._place(sequence)
 
@@ -216,6 +218,7 @@ class Schedulers:
             for sequence in client.sequences:
                 if any(other.has_group for other in self._fitting(sequence)):
                     client.abort(sequence)
+                    sequence.was_accepted = True
                     self._move(sequence)
 
     def _notify(self) -> None:

@@ -111,6 +111,7 @@ class Chaos:
                 if 2 * number >= len(self.faults):
                     self._half_struck.set()
                 tasks.create_task(self._strike_one(fault))
+        self._half_struck.set()
         self._all_struck.set()
 
     async def _strike_one(self, fault: Fault) -> None:
@@ -187,6 +188,7 @@ async def test_no_stream_is_lost_or_changed_while_processes_are_killed_stopped_a
                 await until_whole(client, stack, mark)
                 await asyncio.gather(*map(chaos.check_one, range(NUM_AT_ONCE)))
                 assert chaos.failures == []
+                await until_whole(client, stack, mark)
                 assert chaos.later_peaks.grown_since(chaos.peaks) == {}
         finally:
             keep_logs(stack, tmp_path)

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from outrider.client import Answer
 from outrider.client.question import chat_request, generate_request
 from outrider.client.transcript import LONGEST_PAUSE_SECONDS, MAX_NUM_FIRST_ATTEMPTS, Transcript
-from outrider.rpc.errors import FailedPrecondition, Internal, InvalidArgument, Unavailable
+from outrider.rpc.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    Unavailable,
+)
 from outrider.v1 import gateway_pb2 as pb
 
 STARTED = pb.Started(request_id="r", seed=7, model="tiny", numerics_id="n")
@@ -100,8 +107,7 @@ def test_news_of_the_answer_renews_the_patience() -> None:
 
 
 def test_no_pause_goes_past_the_deadline() -> None:
-    target = transcript(timeout=0)
-    assert (target.pause_after(broken()), target.time_left()) == (0, 0)
+    assert 0 < transcript(timeout=0.05).pause_after(broken()) <= 0.05
 
 
 def test_an_error_that_waiting_does_not_cure_is_raised_at_once() -> None:
@@ -135,3 +141,16 @@ def whole(tokens: Sequence[int], breaks: Sequence[int]) -> Answer:
 @given(tokens=st.lists(st.integers(0, 99), max_size=12), breaks=st.lists(st.integers(0, 4), max_size=6))
 def test_an_answer_is_the_same_wherever_its_stream_breaks(tokens: list[int], breaks: list[int]) -> None:
     assert whole(tokens, breaks) == whole(tokens, [])
+
+
+def test_what_was_cancelled_is_not_asked_again() -> None:
+    target = transcript()
+    target.pause_after(broken())
+    target.cancel()
+    with pytest.raises(Cancelled):
+        target.request()
+
+
+def test_past_the_deadline_nothing_is_tried_again() -> None:
+    with pytest.raises(DeadlineExceeded, match="Socket closed"):
+        transcript(timeout=0).pause_after(broken())

@@ -1,9 +1,9 @@
 """Which prefixes a group has in its cache, as far as this gateway knows from what it sent there."""
 
-from array import array
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
 from itertools import takewhile
+
+from outrider.block_hash import extend
 
 
 def block_hashes(
@@ -14,10 +14,7 @@ def block_hashes(
     `known` are the hashes of its first blocks.
     """
     hashes = list(known)
-    for begin in range(len(hashes) * block_size, len(token_ids) - block_size + 1, block_size):
-        parent = hashes[-1] if hashes else blake2b(tenant.encode(), digest_size=16).digest()
-        tokens = array("I", token_ids[begin : begin + block_size])
-        hashes.append(blake2b(parent + tokens.tobytes(), digest_size=16).digest())
+    extend(hashes, tenant, token_ids, block_size, len(token_ids) // block_size)
     return tuple(hashes)
 
 

@@ -124,6 +124,8 @@ class Sequence:
     def block_hashes(self, block_size: int) -> tuple[bytes, ...]:
         """Returns the hashes of its full blocks so far."""
         submission = self.submission
+        if block_size == submission.block_size and len(self._hashes) == self.num_tokens // block_size:
+            return self._hashes
         text, tenant = (*submission.prompt_token_ids, *self.token_ids), submission.tenant.name
         if block_size != submission.block_size:
             return block_hashes(tenant, text, block_size)

@@ -1,14 +1,12 @@
 """A sequence: the token ids of one request in flight, its counters and its block table."""
 
-from array import array
 from collections.abc import Mapping
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 from enum import Enum
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from outrider import token_hash
+from outrider import block_hash, token_hash
 from outrider.rpc.errors import OutriderError
 from outrider.v1 import sampling_pb2
 from services.scheduler.controller import Record
@@ -150,12 +148,8 @@ class Sequence:
 
     def block_hashes(self, block_size: int, num_blocks: int) -> list[bytes]:
         """Returns the prefix hashes of the first full blocks; each covers tenant and all tokens before."""
-        hashes = self._block_hashes
-        for index in range(len(hashes), num_blocks):
-            parent = hashes[-1] if hashes else blake2b(self.tenant.encode(), digest_size=16).digest()
-            tokens = array("I", self.token_ids[index * block_size : (index + 1) * block_size])
-            hashes.append(blake2b(parent + tokens.tobytes(), digest_size=16).digest())
-        return hashes[:num_blocks]
+        block_hash.extend(self._block_hashes, self.tenant, self.token_ids, block_size, num_blocks)
+        return self._block_hashes[:num_blocks]
 
     def commit(self, token_ids: Tokens[int], *, is_grammar_complete: bool = False) -> int:
         """Appends output tokens up to the one that ends the sequence; returns how many were taken.

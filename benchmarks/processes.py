@@ -6,7 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-PROC = Path("/proc")
+from services.local.processes import PROC, read_stat
+
 STOPPED = "T"
 
 
@@ -25,9 +26,7 @@ class Process:
     def read(cls, pid: int) -> "Process":
         """Reads what runs under an id; raises LookupError if nothing does."""
         try:
-            # The name in brackets may hold anything.
-            before, _, after = (PROC / str(pid) / "stat").read_text().rpartition(")")
-            name, fields = before.partition("(")[2], after.split()
+            name, fields = read_stat(pid)
         except (FileNotFoundError, ProcessLookupError):
             raise LookupError(pid) from None
         return cls(pid=pid, state=fields[0], parent=int(fields[1]), started=int(fields[19]), name=name)

@@ -32,10 +32,16 @@ def any_stopped(pid: int) -> bool:
     return any(_state(member) in _STOPPED for member in family(pid))
 
 
+def read_stat(pid: int) -> tuple[str, list[str]]:
+    """Returns a process's name, and what is told of it from its state on; raises OSError if it is gone."""
+    # The name in brackets may hold anything.
+    before, _, after = (PROC / str(pid) / "stat").read_text().rpartition(")")
+    return before.partition("(")[2], after.split()
+
+
 def _state(pid: int) -> str:
     with contextlib.suppress(OSError):
-        # The command's name, which may hold anything, ends with the last bracket.
-        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+        return read_stat(pid)[1][0]
     return ""
 
 

@@ -13,7 +13,7 @@ all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_
 
 @dataclass(slots=True)
 class Traffic:
-    """What was exchanged since the group began; a step's share is the difference of two copies."""
+    """What was exchanged since it was last taken."""
 
     num_calls: int = 0
     num_bytes: int = 0  # that this rank sent to each of the others
@@ -30,6 +30,11 @@ class DistributedRanks:
         self.num_ranks = dist.get_world_size(group)
         self.traffic = Traffic()
         self._group = group
+
+    def take_traffic(self) -> Traffic:
+        """What was exchanged since this was last asked for: a step's, if it is asked after each."""
+        traffic, self.traffic = self.traffic, Traffic()
+        return traffic
 
     def all_gather(self, x: Tensor) -> Tensor:
         """The x of every rank, in rank order: [*shape] -> [R, *shape]; raises RuntimeError if one is gone."""

@@ -100,7 +100,7 @@ class Stepper:
         if self._rebalancer is not None:
             output = replace(output, placement_version=self._rebalancer.placement_version)
         if self._group is not None:
-            output = _with_exchange(output, self._group.exchange.take())
+            output = _with_exchange(output, self._group.exchange.take_traffic())
         if batch.steps:
             metrics.step_seconds.observe(perf_counter() - began)
             _count(output, num_rows=sum(step.num_rows for step in batch.steps))

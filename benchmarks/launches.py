@@ -21,9 +21,8 @@ from benchmarks.gpu.random_checkpoint import random_model
 from benchmarks.gpu.sampling import sampling_rows
 from outrider.kernels import load_kernels
 from outrider.model.config import ModelConfig
-from outrider.model.shard import Shard
+from outrider.model.shard import Shard, choose_placement
 from outrider.model.transfer import tensors_of, with_tensors
-from outrider.model.transformer import choose_placement
 
 META = torch.device("meta")
 CONTEXT = 4096

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.answers import Meter, asker
-from benchmarks.published import experts
 from benchmarks.stacks import stack
 from outrider import AsyncClient
 from outrider.model.config import ModelConfig
 from outrider.model.placement import Loads, Placement, imbalance
 from outrider.model.placement.eplb import begin_with
+from outrider.model.shard import balanced_placement
 from services.local.settings import DEFAULT_MODEL
 from services.local.stack import Stack
 from services.worker.loads_file import loads_path, read_loads
@@ -91,12 +91,9 @@ async def _ask(address: str, tasks: tuple[Task, ...]) -> None:
 
 
 def _balanced(num_ranks: int) -> Placement:
-    config = ModelConfig.from_directory(DEFAULT_MODEL)
-    return Placement.balanced(
-        num_layers=config.num_layers - config.num_dense_layers,
-        num_experts=experts(config).num_experts,
-        num_ranks=num_ranks,
-    )
+    placement = balanced_placement(ModelConfig.from_directory(DEFAULT_MODEL), num_ranks)
+    assert placement is not None
+    return placement
 
 
 def _kept(state: Path, placement: Placement) -> Loads:

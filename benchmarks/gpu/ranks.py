@@ -18,8 +18,7 @@ from benchmarks.gpu.stopwatch import seconds
 from outrider.model.distributed_ranks import DistributedRanks
 from outrider.model.graphs import Bucket, StepRunner
 from outrider.model.ranks import Ranks
-from outrider.model.shard import Shard
-from outrider.model.transformer import choose_placement
+from outrider.model.shard import Shard, choose_placement
 
 PART = "ranks"
 NUM_LAYERS = 5

@@ -66,6 +66,31 @@ def shard_config(config: ModelConfig, ranks: Ranks) -> ModelConfig:
     return replace(config, attention=attention)
 
 
+def choose_placement(config: ModelConfig, ranks: Ranks, placement: Placement | None) -> Placement | None:
+    """What is placed, if there is anything to place: experts, on several ranks; unset: in order."""
+    if config.moe is None or ranks.num_ranks == 1:
+        return None
+    return placement or balanced_placement(config, ranks.num_ranks)
+
+
+def balanced_placement(config: ModelConfig, num_ranks: int, num_redundant: int = 0) -> Placement | None:
+    """Placement.balanced for a network; None for one without experts. Raises ModelError as that does."""
+    if config.moe is None:
+        return None
+    return Placement.balanced(
+        num_layers=config.num_layers - config.num_dense_layers,
+        num_experts=config.moe.num_experts,
+        num_redundant=num_redundant,
+        num_ranks=num_ranks,
+    )
+
+
+def num_expert_bytes(checkpoint: Checkpoint, placement: Placement) -> int:
+    """Bytes of one routed expert as it is stored, on average."""
+    total = sum(tensor.num_bytes for name, tensor in checkpoint.tensors.items() if ROUTED.match(name))
+    return max(total // (len(placement.experts) * placement.num_experts), 1)
+
+
 def parts_to_read(config: ModelConfig, shard: Shard) -> dict[str, Part]:
     """Of each tensor that the rank reads of a whole network's, its part.
 

@@ -26,7 +26,16 @@ from outrider.model.precision import default_dtype
 from outrider.model.ranks import ALONE, Ranks
 from outrider.model.reader import Meter, Progress, Reader
 from outrider.model.rotary import Rotary
-from outrider.model.shard import WHOLE, Shard, num_bytes, parts_to_read, shard_config, vocabulary_part
+from outrider.model.shard import (
+    WHOLE,
+    Shard,
+    choose_placement,
+    num_bytes,
+    num_expert_bytes,
+    parts_to_read,
+    shard_config,
+    vocabulary_part,
+)
 from outrider.model.transfer import to_device
 
 logger = logging.getLogger(__name__)
@@ -67,6 +76,7 @@ class Transformer:
         self.dtype = reader.dtype
         self.device = reader.device
         self.kernels = kernels
+        self._checkpoint = reader.checkpoint
         self._embedding = reader("model.embed_tokens.weight")
         self._layers = load_layers(config, reader, kernels, shard)
         self._norm = reader("model.norm.weight", torch.float32)
@@ -131,6 +141,12 @@ class Transformer:
     def kv_bytes_per_block(self, block_size: int) -> int:
         return self.config.num_layers * block_size * self.config.attention.kv_width * self.dtype.itemsize
 
+    @property
+    def num_expert_bytes(self) -> int:
+        """Bytes that a move reads; only where experts are placed."""
+        assert self.placement is not None
+        return num_expert_bytes(self._checkpoint, self.placement)
+
     def owns(self, move: Move) -> bool:
         """Whether the move is into a slot of this rank, which then has to read the expert."""
         assert self.placement is not None
@@ -148,7 +164,7 @@ class Transformer:
         `weights` are those read for the moves that this rank owns. Graphs that were captured go on.
         """
         assert self.placement is not None
-        placement = self.placement.after(list(moves))
+        placement = self.placement.after(moves)
         for layer in {move.layer for move in moves}:
             read = {move.slot: weights[move] for move in moves if move.layer == layer and self.owns(move)}
             self._moe_layer(layer).place(placement.experts[layer], read)
@@ -213,18 +229,6 @@ class Transformer:
         # Padding chooses E.
         woken = torch.zeros(len(chosen), E + 1, dtype=torch.int64, device=chosen.device)
         return woken.scatter_(1, chosen.flatten(1), 1)[:, :E].sum(1)
-
-
-def choose_placement(config: ModelConfig, ranks: Ranks, placement: Placement | None) -> Placement | None:
-    """What is placed, if there is anything to place: experts, on several ranks."""
-    if config.moe is None or ranks.num_ranks == 1:
-        return None
-    if placement is not None:
-        return placement
-    num_moe_layers = config.num_layers - config.num_dense_layers
-    return Placement.balanced(
-        num_layers=num_moe_layers, num_experts=config.moe.num_experts, num_ranks=ranks.num_ranks
-    )
 
 
 def load_layers(config: ModelConfig, reader: Reader, kernels: Kernels, shard: Shard) -> list[Layer]:

@@ -1,16 +1,13 @@
 """Where a group's experts are at its start, and what moves them later."""
 
-from pathlib import Path
-
 import numpy as np
 import structlog
 
-from outrider.model.checkpoint import Checkpoint
 from outrider.model.config import ModelConfig
 from outrider.model.errors import ModelError
 from outrider.model.placement import Placement, imbalance
 from outrider.model.placement.eplb import begin_with
-from outrider.model.shard import ROUTED
+from outrider.model.shard import balanced_placement
 from outrider.rpc.config import ConfigError
 from services.worker.config import Config
 from services.worker.group.leader import Leader
@@ -30,17 +27,12 @@ def first_placement(config: Config, group: Group) -> Placement | None:
     Raises ConfigError, or ModelError for a model that cannot be read.
     """
     model = ModelConfig.from_directory(config.model_dir)
-    if model.moe is None:
-        return None
     try:
-        start = Placement.balanced(
-            num_layers=model.num_layers - model.num_dense_layers,
-            num_experts=model.moe.num_experts,
-            num_redundant=config.group.num_redundant_experts,
-            num_ranks=group.exchange.num_ranks,
-        )
+        start = balanced_placement(model, group.exchange.num_ranks, config.group.num_redundant_experts)
     except ModelError as error:
         raise ConfigError(f"OUTRIDER_WORKER_NUM_REDUNDANT_EXPERTS: {error}") from None
+    if model.moe is None or start is None:
+        return None
     if group.is_led_here:
         placement = _placed_by_kept_loads(config, start, model.moe.gate_rule.num_groups)
         group.store.set(PLACEMENT_KEY, placement.experts.astype("<i4").tobytes().hex())
@@ -65,7 +57,7 @@ def new_rebalancer(config: Config, leader: Leader) -> Rebalancer | None:
         window,
         seconds=config.group.rebalance_seconds,
         max_num_bytes=config.group.rebalance_bytes,
-        num_expert_bytes=_expert_bytes(config.model_dir, placement),
+        num_expert_bytes=leader.model.num_expert_bytes,
         file=file,
     )
 
@@ -84,10 +76,3 @@ def _placed_by_kept_loads(config: Config, start: Placement, num_groups: int) -> 
         imbalance=round(imbalance(placement, kept[0]), 4),
     )
     return placement
-
-
-def _expert_bytes(model_dir: Path, placement: Placement) -> int:
-    """Bytes of one routed expert as it is stored, on average."""
-    tensors = Checkpoint.open(model_dir).tensors
-    total = sum(tensor.num_bytes for name, tensor in tensors.items() if ROUTED.match(name))
-    return max(total // (len(placement.experts) * placement.num_experts), 1)

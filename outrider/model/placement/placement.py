@@ -1,5 +1,6 @@
 """The map logical expert -> physical experts -> ranks, one for all MoE layers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -68,7 +69,7 @@ class Placement:
             raise ValueError("a layer would lack an expert")
         return replace(self, experts=experts.astype(np.int64))
 
-    def after(self, moves: list[Move]) -> "Placement":
+    def after(self, moves: Sequence[Move]) -> "Placement":
         """The next version, with these slots filled anew; raises ValueError if an expert is nowhere then."""
         experts = self.experts.copy()
         for move in moves:

@@ -25,7 +25,8 @@ Measured on the embedded tiny model with a local stack on {machine}, {day}, by
 it is given up count. A *pair* is a worker group, its agent and its scheduler at once. The answer is the
 same to the last token in every case (`tests/integration/test_chaos.py`).
 The targets are of the median on 2 ranks: {rank:g} s for a rank or its agent, {service:g} s for a scheduler or
-gateway, and {liveness:g} s more where it is stopped; without a drafter no step waits.
+gateway, and {liveness:g} s more where it is stopped; without a drafter no step waits, which the
+last columns show: what is said of targets here is of those in seconds.
 Steps before are those of the 1.5 s before the blow, their longest as a median.
 
 {verdict}

@@ -233,7 +233,10 @@ async def test_a_killed_agent_leaves_no_rank_behind(tmp_path, model_dir):
 def test_a_wrong_setting_is_one_line_and_status_two_and_starts_nothing_again(tmp_path, model_dir):
     with running_group(tmp_path, model_dir, NUM_RANKS=3, NUM_REDUNDANT_EXPERTS=1) as group:
         assert group.process.wait(PATIENCE_SECONDS) == 2
-        lines = [line for line in group.log.read_text().splitlines() if not line.startswith("{")]
+        written = group.log.read_text().splitlines()
+    lines = [line for line in written if not line.startswith("{")]
     assert lines == [
         "outrider worker: OUTRIDER_WORKER_MODEL_DIR: 4 attention heads cannot be split over 3 ranks"
     ]
+    # A supervisor shows the last line.
+    assert written[-1] == lines[-1]

@@ -75,6 +75,9 @@ def _log_as_we_do() -> None:
             logger = logging.getLogger(name)
             logger.handlers.clear()
             logger.propagate = True
+            if name.startswith("torch.distributed.elastic"):
+                # That it closes processes would stand behind a rank's last word, which says why.
+                logger.setLevel(logging.ERROR)
 
 
 def _rendezvous(group: GroupConfig) -> RendezvousHandler:

@@ -35,6 +35,12 @@ def _wrong(asked: Asked, token_id: int) -> int:
     return (token_id + 1) % asked.vocab_size
 
 
+def one_right_token(rng: random.Random, asked: Asked) -> Iterable[pb.Draft]:
+    """Guesses right, but no further than the next token: what knows more may go before."""
+    draft = asked.draft
+    yield _copy(draft, token_ids=draft.token_ids[:1], confidences=draft.confidences[:1])
+
+
 def wrong_at_one_place(rng: random.Random, asked: Asked) -> Iterable[pb.Draft]:
     """Spoils one guess."""
     token_ids = list(asked.draft.token_ids)

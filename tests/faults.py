@@ -66,6 +66,11 @@ class Proxy:
         """Where it listens, as HOST:PORT."""
         return f"127.0.0.1:{self._port}"
 
+    @property
+    def carries(self) -> bool:
+        """Whether there is a connection that is not half-open."""
+        return not all(connection.swallows for connection in tuple(self._connections))
+
     def __enter__(self) -> Self:
         self._thread.start()
         self.heal()

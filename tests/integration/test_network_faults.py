@@ -132,6 +132,9 @@ async def answers_under(fault: Fault, proxy: Proxy, target: str) -> list[tuple]:
 
 
 async def _do(fault: Fault, proxy: Proxy, progress: Progress) -> None:
+    # What the fault before has cut may take a second to be there again.
+    while not proxy.carries:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     await fault(proxy, progress)
 
 
